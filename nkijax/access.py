@@ -1,0 +1,286 @@
+"""Reading and writing arrays by access patterns.
+
+An `Address` is a pattern on a flat storage whose offset may depend on loop indices (a table or an affine form), on a
+run-time scalar, or on a run-time index for each row.  Reads try the whole storage, then a box (`lax.slice` or
+`dynamic_slice`), then a gather with a computed index; writes likewise rebind, `dynamic_update_slice`, or scatter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from nkijax import box as boxes
+from nkijax import dtypes
+from nkijax.box import Box
+
+Index = int | jax.Array
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a view is in one storage array, in elements of `dtype`.
+
+    `offsets` is a table over the loops that `indices` count (one axis each).  `scalar` moves the pattern by
+    `scalar · stride`; `rows` (one index a row of pattern dimension `row_dim`, whose own stride is 0) moves each row.
+    Both are below `limit` where legal.
+    """
+
+    size: int
+    natural: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    offsets: np.ndarray
+    indices: tuple[jax.Array, ...] = ()
+    scalar: jax.Array | None = None
+    rows: jax.Array | None = None
+    row_dim: int = 0
+    stride: int = 0
+    limit: int = 0
+
+
+def index_of(table: np.ndarray, indices: Sequence[jax.Array]) -> Index:
+    """`table[indices]`: an int where constant, arithmetic where affine, a lookup otherwise."""
+    live = []
+    for axis in reversed(range(table.ndim)):
+        if table.shape[axis] == 1 or not (np.diff(table, axis=axis)).any():
+            table = table.take(0, axis)
+        else:
+            live.insert(0, indices[axis])
+    if table.ndim == 0:
+        return int(table)
+    result: Index = int(table.flat[0])
+    for axis, index in enumerate(live):
+        steps = np.diff(table, axis=axis)
+        if (steps != steps.flat[0]).any():
+            return jnp.asarray(table.astype(np.int32))[tuple(live)]
+        result = result + np.int32(steps.flat[0]) * index
+    return result
+
+
+def valid(address: Address) -> jax.Array:
+    """Whether the run-time index is legal: a scalar, or (rows, 1)."""
+    index = address.scalar if address.rows is None else address.rows.reshape(-1, 1)
+    assert index is not None
+    return (index >= 0) & (index < address.limit)
+
+
+def read(array: jax.Array, address: Address) -> jax.Array:
+    """The addressed elements, in the pattern's shape.  Run-time indices outside are clamped: see `valid`."""
+    flat = _as_dtype(array, address.dtype)
+    box, axis = _box(address)
+    if box is None:
+        return flat.reshape(-1).at[_flat_index(address)].get(mode="clip")
+    if address.rows is not None:
+        return _gather_rows(flat, address, box)
+    starts = _starts(address, box, axis)
+    x = flat.reshape(box.radixes)
+    if box.spans != box.radixes:
+        if all(isinstance(s, int) for s in starts):
+            ends = [s + n for s, n in zip(starts, box.spans, strict=True)]
+            x = lax.slice(x, starts, ends, box.steps)
+        else:
+            x = lax.dynamic_slice(x, starts, box.spans)
+            x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps)
+    return _to_pattern(x, address, box)
+
+
+def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
+    """The storage with the addressed elements replaced; rows whose run-time index is outside are dropped."""
+    flat = _as_dtype(array, address.dtype)
+    box, axis = _box(address)
+    if box is None:
+        out = flat.reshape(-1).at[_flat_index(address)].set(value, mode="drop")
+    elif address.rows is not None:
+        out = _scatter_rows(flat, address, box, value)
+    else:
+        starts = _starts(address, box, axis)
+        x = _from_pattern(value, address, box)
+        if box.sizes == box.radixes:
+            out = x
+        else:
+            old = flat.reshape(box.radixes)
+            at = [jnp.int32(s) for s in starts]
+            if max(box.steps) > 1:
+                strided = tuple(slice(None, None, step) for step in box.steps)
+                x = lax.dynamic_slice(old, at, box.spans).at[strided].set(x)
+            out = lax.dynamic_update_slice(old, x, at)
+    return _from_dtype(out, array, address.dtype)
+
+
+def covers(address: Address) -> bool:
+    """Whether the pattern is the whole storage, so that a write needs no old value."""
+    if address.scalar is not None or address.rows is not None or math.prod(address.shape) < address.size:
+        return False
+    box, _ = _box(address)
+    return box is not None and box.sizes == box.radixes
+
+
+# ---- boxes
+
+
+def _box(address: Address) -> tuple[Box | None, int]:
+    """The box of the static pattern, and the box dimension in which the run-time index moves (-1 without one)."""
+    box = boxes.find(address.size, address.natural, address.strides, address.shape, address.offsets)
+    if box is None:
+        return None, -1
+    if address.rows is not None:
+        return _row_box(address)
+    if address.scalar is None:
+        return box, -1
+    axis = box.axis_of(address.stride, [int(s.max()) for s in box.starts(address.offsets)], address.limit)
+    return (None, -1) if axis is None else (box, axis)
+
+
+def _row_box(address: Address) -> tuple[Box | None, int]:
+    """The box of one row, in storage whose first dimension counts rows of `stride` elements."""
+    if not address.stride or address.size % address.stride:
+        return None, -1
+    rows = address.size // address.stride
+    strides, shape = list(address.strides), list(address.shape)
+    strides[address.row_dim], shape[address.row_dim] = address.stride, rows
+    box = boxes.find(address.size, address.natural, strides, shape, address.offsets % address.stride)
+    if box is None or box.order[0] != address.row_dim or max(box.steps) > 1:
+        return None, -1
+    if int(address.offsets.max()) // address.stride + address.limit > rows:
+        return None, -1
+    return box, 0
+
+
+def _starts(address: Address, box: Box, axis: int) -> list[Index]:
+    starts = [index_of(table, address.indices) for table in box.starts(address.offsets)]
+    if address.scalar is not None:
+        step = address.stride // box.units[axis]
+        starts[axis] = starts[axis] + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(step)
+    return starts
+
+
+def _moving(box: Box) -> list[int]:
+    return [k for k in box.order if k >= 0]
+
+
+def _to_pattern(x: jax.Array, address: Address, box: Box) -> jax.Array:
+    """Box dimensions to pattern dimensions: drop fillers, permute, insert dimensions of size 1, broadcast."""
+    moving = _moving(box)
+    x = x.reshape([address.shape[k] for k in moving])
+    x = x.transpose(np.argsort(moving))
+    x = x.reshape([n if k in moving else 1 for k, n in enumerate(address.shape)])
+    return x if x.shape == address.shape else jnp.broadcast_to(x, address.shape)
+
+
+def _from_pattern(value: jax.Array, address: Address, box: Box) -> jax.Array:
+    """The inverse of `_to_pattern`; of a dimension with stride 0 the last element stays."""
+    moving = _moving(box)
+    for k, n in enumerate(address.shape):
+        if n > 1 and k not in moving:
+            value = lax.slice_in_dim(value, n - 1, n, axis=k)
+    value = value.reshape([address.shape[k] for k in sorted(moving)])
+    rank = {k: r for r, k in enumerate(sorted(moving))}
+    return value.transpose([rank[k] for k in moving]).reshape(box.sizes)
+
+
+# ---- gathers
+
+
+def _flat_index(address: Address) -> jax.Array:
+    """The flat index of every element; -1 becomes a large index, which reads clamp and writes drop."""
+    index = jnp.int32(0) + index_of(address.offsets, address.indices)
+    for k, (s, n) in enumerate(zip(address.strides, address.shape, strict=True)):
+        step = jnp.arange(n, dtype=np.int32) * np.int32(s)
+        if address.rows is not None and k == address.row_dim:
+            step = step + _legal(address.rows.reshape(-1), address) * np.int32(address.stride)
+        index = index + step.reshape([-1 if k == j else 1 for j in range(len(address.shape))])
+    if address.scalar is not None:
+        index = index + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(address.stride)
+    return jnp.where(index < 0, np.int32(2**31 - 1), index)
+
+
+def _legal(rows: jax.Array, address: Address) -> jax.Array:
+    """Row indices, those outside moved far out (their rows come out negative or past the end)."""
+    inside = (rows >= 0) & (rows < address.limit)
+    return jnp.where(inside, rows.astype(np.int32), np.int32(-(2**30) // max(address.stride, 1)))
+
+
+def _row_starts(address: Address, box: Box) -> jax.Array:
+    """(rows, box dimensions) start indices of a row gather or scatter; rows outside get a start past the end."""
+    assert address.rows is not None
+    rows = address.rows.reshape(-1)
+    base = [index_of(table, address.indices) for table in box.starts(address.offsets)]
+    inside = (rows >= 0) & (rows < address.limit)
+    first = jnp.where(inside, rows.astype(np.int32) + base[0], np.int32(box.radixes[0]))
+    return jnp.stack([first, *(jnp.full_like(first, b) for b in base[1:])], axis=1)
+
+
+def _gather_rows(flat: jax.Array, address: Address, box: Box) -> jax.Array:
+    n = len(box.radixes)
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(1, n)), collapsed_slice_dims=(0,), start_index_map=tuple(range(n))
+    )
+    x = lax.gather(
+        flat.reshape(box.radixes),
+        _row_starts(address, box),
+        numbers,
+        slice_sizes=(1, *box.sizes[1:]),
+        mode=lax.GatherScatterMode.CLIP,
+    )
+    return _to_pattern(x, address, box)
+
+
+def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array) -> jax.Array:
+    n = len(box.radixes)
+    rows = address.shape[address.row_dim]
+    sized = Box(box.radixes, box.units, (rows, *box.sizes[1:]), box.steps, box.order)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(1, n)), inserted_window_dims=(0,), scatter_dims_to_operand_dims=tuple(range(n))
+    )
+    return lax.scatter(
+        flat.reshape(box.radixes),
+        _row_starts(address, box),
+        _from_pattern(value, address, sized),
+        numbers,
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+
+
+# ---- dtypes
+
+
+def _as_dtype(array: jax.Array, dtype: str) -> jax.Array:
+    """The storage seen as elements of `dtype` (flat where the size of an element changes)."""
+    want = dtypes.KINDS[dtype].storage
+    if array.dtype == want or array.dtype == np.float32 and dtypes.is_float(dtype):  # the latter: precise=False
+        return array
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8)
+    if want == np.bool_:
+        return _as_dtype(array, "uint8") != 0
+    old = array.dtype.itemsize
+    if old == want.itemsize:
+        return lax.bitcast_convert_type(array, want)
+    flat = array.reshape(-1)
+    if old < want.itemsize:
+        return lax.bitcast_convert_type(flat.reshape(-1, want.itemsize // old), want)
+    return lax.bitcast_convert_type(flat, want).reshape(-1)
+
+
+def _from_dtype(out: jax.Array, like: jax.Array, dtype: str) -> jax.Array:
+    """The inverse of `_as_dtype`."""
+    if out.dtype == like.dtype:
+        return out.reshape(like.shape)
+    if like.dtype == np.bool_:
+        return _from_dtype(out, jnp.zeros(like.shape, np.uint8), dtype) != 0
+    if out.dtype == np.bool_:
+        out = out.astype(np.uint8)
+    old, new = out.dtype.itemsize, like.dtype.itemsize
+    if old < new:
+        out = out.reshape(-1, new // old)
+    else:
+        out = out.reshape(-1)
+    return lax.bitcast_convert_type(out, like.dtype).reshape(like.shape)

@@ -1,0 +1,90 @@
+"""The caller's arrays: NumPy, JAX and torch in, the same kind out.  Torch is used only if the caller imported it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nkijax import dtypes
+
+
+def _is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument is a tensor of the kernel (anything else is static)."""
+    return isinstance(x, np.ndarray | jax.Array | jax.ShapeDtypeStruct) or _is_torch(x)
+
+
+_names: dict[Any, str] = {}  # NumPy and torch dtypes seen → NKI names
+
+
+def describe(x: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and NKI dtype of an array; TypeError for a dtype that NKI lacks."""
+    name = _names.get(x.dtype)
+    if name is None:
+        spelled = str(x.dtype).removeprefix("torch.") if _is_torch(x) else x.dtype
+        name = _names[x.dtype] = dtypes.of(spelled)
+    return tuple(x.shape), name
+
+
+def static(x: Any) -> Any:
+    """A static argument: NumPy numbers become Python's, NumPy and JAX dtypes become NKI's."""
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, np.dtype) or isinstance(x, type) and issubclass(x, np.generic) or _is_jax_scalar_type(x):
+        return dtypes.of(x)
+    return x
+
+
+def _is_jax_scalar_type(x: Any) -> bool:
+    return type(x).__name__ == "_ScalarMeta"
+
+
+def kind_of(arrays: Sequence[Any]) -> str:
+    """"jax" if any array is one, else "torch" if any is one, else "numpy"."""
+    if any(isinstance(x, jax.Array) for x in arrays):
+        return "jax"
+    return "torch" if any(_is_torch(x) for x in arrays) else "numpy"
+
+
+def to_jax(x: Any) -> Any:
+    """An array for the jitted function."""
+    if isinstance(x, np.ndarray | jax.Array):
+        return x
+    return jnp.asarray(_torch_to_numpy(x))
+
+
+def _torch_to_numpy(x: Any) -> np.ndarray:
+    """A torch tensor as NumPy; dtypes that torch cannot convert go over as raw bytes."""
+    torch = sys.modules["torch"]
+    x = x.detach().cpu().contiguous()
+    kind = dtypes.storage(describe(x)[1])
+    raw = x.view(torch.uint8).numpy() if x.dim() else x.reshape(1).view(torch.uint8).numpy()
+    return raw.view(kind).reshape(tuple(x.shape))
+
+
+def from_jax(x: jax.Array, kind: str) -> Any:
+    """A result in the caller's kind, writable and its own."""
+    out = np.array(x)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        name = dtypes.of(out.dtype)
+        flat = torch.from_numpy(np.ascontiguousarray(out).reshape(-1).view(np.uint8))
+        return flat.view(getattr(torch, name)).reshape(out.shape)
+    return out
+
+
+def update(x: Any, value: jax.Array) -> None:
+    """Write a kernel's result into the argument that it wrote."""
+    if isinstance(x, np.ndarray):
+        x[...] = np.asarray(value).astype(x.dtype, copy=False)
+    elif _is_torch(x):
+        x.copy_(from_jax(value, "torch"))

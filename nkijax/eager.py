@@ -1,0 +1,104 @@
+"""Eager execution: each instruction runs as it is recorded, on concrete arrays, by its own `run`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nkijax import access, dtypes
+from nkijax.access import Address
+from nkijax.errors import KernelError
+from nkijax.machine import Memory, Target
+from nkijax.program import Instruction, Masked
+from nkijax.view import Buffer, View
+
+
+class Eager:
+    """The memory of a kernel that runs eagerly, by buffer; an `Executor` of the recorder."""
+
+    def __init__(self, target: Target):
+        self.precise = target.precise
+        self.arrays: dict[Buffer, jax.Array] = {}
+        self.zeros: set[Buffer] = set()  # shared with the recorder
+        self._valid: dict[int, tuple[jax.Array, bool]] = {}
+
+    def array(self, buffer: Buffer) -> jax.Array:
+        """A buffer's array, poison (or zero) when nothing was written yet."""
+        if buffer not in self.arrays:
+            kind = dtypes.storage(buffer.dtype, self.precise)
+            fill = np.zeros((), kind) if buffer in self.zeros else dtypes.poison(buffer.dtype, self.precise)
+            self.arrays[buffer] = jnp.full(buffer.shape, fill, kind)
+        return self.arrays[buffer]
+
+    def load(self, view: View) -> jax.Array:
+        """The elements of a view, in its shape."""
+        return access.read(self.array(view.buffer), self._address(view))
+
+    def value(self, view: View) -> np.ndarray:
+        """The same, as NumPy."""
+        return np.asarray(self.load(view))
+
+    def poke(self, register: View, value: int) -> None:
+        """Set a register."""
+        self.arrays[register.buffer] = jnp.full(register.buffer.shape, np.int64(value).astype(np.int32), np.int32)
+
+    def execute(self, instruction: Instruction) -> None:
+        """Execute one instruction."""
+        read = _Read(self, instruction)
+        results = instruction.run(read)
+        for view, value in zip(instruction.writes(), results, strict=True):
+            mask = None
+            if isinstance(value, Masked):
+                value, mask = value.value, jnp.broadcast_to(value.mask, jnp.shape(value.value)).reshape(view.shape)
+            x = dtypes.cast(jnp.asarray(value), view.dtype, self.precise).reshape(view.shape)
+            if mask is not None:
+                x = jnp.where(mask, x, self.load(view))
+            if view.dynamic:
+                read.valid(view)
+            self.arrays[view.buffer] = access.write(self.array(view.buffer), self._address(view), x)
+
+    def _address(self, view: View) -> Address:
+        buffer = view.buffer
+        ratio = view.storage_size / buffer.size
+        natural = (*buffer.shape[:-1], int(buffer.shape[-1] * ratio))
+        address = Address(
+            view.storage_size, natural, view.dtype, view.strides, view.shape, np.asarray(view.offset, np.int64)
+        )
+        d = view.dynamic
+        if d is None:
+            return address
+        index = self.load(d.index).astype(np.int32)
+        kind = {"rows": index.reshape(-1)} if d.vector else {"scalar": index.reshape(())}
+        fields = {f: getattr(address, f) for f in ("size", "natural", "dtype", "strides", "shape", "offsets")}
+        return Address(**fields, stride=d.stride, limit=d.limit, **kind)
+
+
+class _Read:
+    """The `read` of one instruction."""
+
+    def __init__(self, memory: Eager, instruction: Instruction):
+        self._memory, self._instruction = memory, instruction
+
+    def __call__(self, operand, dtype=None) -> jax.Array:
+        if isinstance(operand, View):
+            x = self._memory.load(operand)
+            x = x.reshape(()) if operand.memory is Memory.register else x.reshape(operand.shape[0], -1)
+            if operand.dynamic:
+                self.valid(operand)
+        else:
+            x = jnp.asarray(operand)
+        return x if dtype is None else x.astype(dtype)
+
+    def valid(self, operand: View) -> jax.Array:
+        """Which run-time indices are inside; an error for those that are not, unless the instruction skips them."""
+        address = self._memory._address(operand)
+        ok = access.valid(address)
+        if not self._instruction.skips() and not bool(ok.all()):
+            index = address.scalar if address.rows is None else address.rows
+            bad = int(np.asarray(index).reshape(-1)[int(np.argmin(np.asarray(ok)))])
+            raise KernelError(
+                f"{self._instruction.api} operand: run-time index out of bounds: must be in [0, {address.limit}), "
+                f"got {bad}"
+            )
+        return ok

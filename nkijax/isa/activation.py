@@ -1,0 +1,191 @@
+"""Activation functions with a scale, a bias and a running sum (Scalar engine)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nkijax.isa import operators, rules
+from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp, ReduceCmd
+from nkijax.machine import Engine, Generation, Memory, Target, Work
+from nkijax.program import In, InOut, Instruction, Number, Out, Read
+from nkijax.view import View
+
+_READ_NS = 185  # reading the accumulator out, measured on trn2
+_SUMS = (ReduceCmd.reduce, ReduceCmd.reset_reduce)
+
+
+def _check_function(inst: Instruction) -> None:
+    """`op` is an activation function that needs no parameter."""
+    op = getattr(inst, "op")
+    if not isinstance(op, Activation):
+        raise rules.fail(inst, "op", f"must be an activation function, one of {list(ACTIVATIONS)}", op)
+    if op.parameter:
+        raise rules.fail(inst, "op", "takes no relu_param; use nki.isa.activate2", op.name)
+
+
+def _check_affine(inst: Activate | ActivationReduce, target: Target) -> None:
+    """The rules of dst, data, scale and bias."""
+    rules.in_memory(inst, "dst", "data", "bias", "scale", "reduce_res")
+    rules.partitions(inst, target, "dst", "data")
+    rules.same_free(inst, "dst", "data")
+    operators.not_packed(inst, "dst", "data", "bias", "reduce_res")
+    rules.per_partition(inst, "scale", "data", kinds=("float32",))
+    rules.per_partition(inst, "bias", "data")
+    rules.per_partition(inst, "reduce_res", "data")
+    if isinstance(inst.bias, View):
+        if inst.bias.dtype == "tfloat32":
+            raise rules.fail(inst, "bias", "may have any dtype but tfloat32", inst.bias.dtype)
+    elif inst.bias is not None and target.generation is Generation.gen2:
+        raise rules.fail(inst, "bias", f"must be a (P, 1) tile on {target.name}; numbers need gen3 or later", inst.bias)
+    if inst.bias is not None and inst.op is ACTIVATIONS["reciprocal"] and target.generation is Generation.gen2:
+        raise rules.fail(inst, "bias", f"reciprocal takes no bias on {target.name}", "a bias")
+
+
+def _check_accumulator(inst: Activate | ActivationReduce) -> None:
+    """The only reduction is a sum, and the registers it lives in are a float32 column of state."""
+    if inst.reduce_op is not None and inst.reduce_op != ALU["add"]:
+        raise rules.fail(inst, "reduce_op", "must be nl.add", getattr(inst.reduce_op, "name", inst.reduce_op))
+    registers = inst.accumulator
+    if registers is None:
+        return
+    legal = registers.memory is Memory.state and registers.dtype == "float32" and registers.free == 1
+    if not legal or registers.partitions < inst.data.partitions:
+        rule = f"must be a column of float32 state for {inst.data.partitions} partitions"
+        raise rules.fail(inst, "accumulator", rule, f"{registers.dtype} {registers.shape} in {registers.memory.value}")
+
+
+def _activated(inst: Activate | ActivationReduce, read: Read) -> jax.Array:
+    """op(data * scale + bias), float32."""
+    x = read(inst.data, jnp.float32)
+    if isinstance(inst.scale, View) or not _is_exactly(inst.scale, 1):
+        x = x * read(inst.scale, jnp.float32)
+    if inst.bias is not None:
+        x = x + read(inst.bias, jnp.float32)
+    return inst.op.function(x)
+
+
+def _is_exactly(number: object, value: float) -> bool:
+    """Whether an immediate is known to be `value` while the function is traced."""
+    return isinstance(number, int | float | np.number) and number == value
+
+
+def _results(inst: Activate | ActivationReduce, command: ReduceCmd, read: Read) -> tuple[jax.Array, ...]:
+    """The activated tile, then as far as they are asked for: the sums so far, the accumulator registers."""
+    out = _activated(inst, read)
+    if inst.reduce_res is None and inst.accumulator is None:
+        return (out,)
+    registers = None if inst.accumulator is None else read(inst.accumulator, jnp.float32)
+    before = jnp.zeros((out.shape[0], 1), jnp.float32) if registers is None else registers[: out.shape[0]]
+    lanes = operators.accumulate(command, ALU["add"], before, jnp.sum(out, axis=1, keepdims=True))
+    res = () if inst.reduce_res is None else (lanes,)
+    state = () if registers is None else (operators.with_lanes(registers, lanes),)
+    return (out, *res, *state)
+
+
+def _work(inst: Activate | ActivationReduce, target: Target) -> Work:
+    issue = max(target.min_issue_cycles, inst.data.free)
+    if inst.reduce_res is not None:
+        gen2 = target.generation is Generation.gen2
+        issue += target.min_issue_cycles if gen2 else _READ_NS * target.ghz(Engine.scalar)
+    return Work(issue, target.latency_cycles(Engine.scalar, copy=inst.op is ACTIVATIONS["copy"]))
+
+
+@dataclass(frozen=True)
+class Activate(Instruction):
+    """dst = cast(op(data * scale + bias)); with a reduce_cmd, accumulator += sum over the free axis of dst before the cast
+
+    reset and reset_reduce zero the accumulator first; reset and idle add nothing; reduce_res = cast(accumulator) after
+    all that, also with idle.
+    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, whose first P lanes
+        take part.
+    Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
+    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res (P, 1).
+    Engine: Scalar.
+    Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
+    Not emulated: the piecewise polynomials of the hardware and its garbage outside a function's valid range, except that
+        of sin; an idle instruction leaves the accumulator alone.
+    Source: nki.isa.activation
+    """
+
+    dst: Out
+    op: Activation
+    data: In
+    bias: In | Number | None = None
+    scale: In | Number = 1.0
+    reduce_op: AluOp | None = None
+    reduce_res: Out | None = None
+    reduce_cmd: ReduceCmd = ReduceCmd.idle
+    accumulator: InOut | None = None
+
+    api: ClassVar[str] = "nki.isa.activation"
+
+    @property
+    def queue(self) -> Engine:
+        return Engine.scalar
+
+    def check(self, target: Target) -> None:
+        _check_function(self)
+        _check_affine(self, target)
+        command = self.reduce_cmd
+        if not isinstance(command, ReduceCmd) or command is ReduceCmd.load_reduce:
+            rule = "must be reduce_cmd.idle, reset, reduce or reset_reduce"
+            raise rules.fail(self, "reduce_cmd", rule, getattr(command, "name", repr(command)))
+        _check_accumulator(self)
+        if command in _SUMS and self.reduce_op is None:
+            raise rules.fail(self, "reduce_op", f"must be nl.add with reduce_cmd.{command.name}", None)
+        if self.accumulator is None and (command is not ReduceCmd.idle or self.reduce_res is not None):
+            raise rules.fail(self, "accumulator", "must be given with a reduce_cmd or reduce_res", None)
+
+    def run(self, read: Read) -> tuple[jax.Array, ...]:
+        return _results(self, self.reduce_cmd, read)
+
+    def cycles(self, target: Target) -> Work:
+        return _work(self, target)
+
+
+@dataclass(frozen=True)
+class ActivationReduce(Instruction):
+    """dst = cast(op(data * scale + bias)); reduce_res = accumulator = sum over the free axis of dst before the cast
+
+    Memory, data types, layout, engine: as nki.isa.activation with reduce_cmd.reset_reduce.
+    Memory: all in SBUF or PSUM; `accumulator` as there.
+    Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
+    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res (P, 1).
+    Engine: Scalar.
+    Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
+    Not emulated: as nki.isa.activation.
+    Source: nki.isa.activation_reduce
+    """
+
+    dst: Out
+    op: Activation
+    data: In
+    reduce_op: AluOp
+    reduce_res: Out | None
+    bias: In | Number | None = None
+    scale: In | Number = 1.0
+    accumulator: InOut | None = None
+
+    api: ClassVar[str] = "nki.isa.activation_reduce"
+
+    @property
+    def queue(self) -> Engine:
+        return Engine.scalar
+
+    def check(self, target: Target) -> None:
+        _check_function(self)
+        _check_affine(self, target)
+        if self.reduce_op is None:
+            raise rules.fail(self, "reduce_op", "must be nl.add", None)
+        _check_accumulator(self)
+
+    def run(self, read: Read) -> tuple[jax.Array, ...]:
+        return _results(self, ReduceCmd.reset_reduce, read)
+
+    def cycles(self, target: Target) -> Work:
+        return _work(self, target)

@@ -1,0 +1,169 @@
+"""How each repeat runs: all turns at once, or one after another.
+
+The turns of a repeat may run at once (*batch*) when each storage that they share is only read, or written in disjoint
+places, or rewritten as a whole before it is read in every turn (*private*), or only added to by contracting
+instructions (*sums*: the turns become terms of one longer contraction).  Anything else runs as a *scan*.  All tests
+here work on offset tables; none knows an instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nkijax import dtypes
+from nkijax.program import Loop, LoopLeaf, Node, Program, Repeat
+from nkijax.storage import Access, Family, Layout
+
+BATCH_BYTES = 1 << 30  # what the locals of batched turns may take together
+
+
+@dataclass(eq=False)
+class Plan:
+    """For each batched repeat, by id: the storages that are private to a turn, and those that sum over the turns."""
+
+    private: dict[int, set[Family]] = field(default_factory=dict)
+    sums: dict[int, set[Family]] = field(default_factory=dict)
+    written: dict[int, set[Family]] = field(default_factory=dict)  # of every repeat and loop: shared, and written below
+
+    def is_batch(self, repeat: Repeat) -> bool:
+        return id(repeat) in self.private
+
+
+def plan(program: Program, layout: Layout, loops: str = "auto") -> Plan:
+    """Decide for every repeat; `loops` is "auto", "scan" (never at once) or "batch" (whenever possible)."""
+    out = Plan()
+    _decide(program.body, layout, out, loops, 1)
+    return out
+
+
+def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, copies: int) -> None:
+    for node in nodes:
+        if not isinstance(node, Repeat | Loop | LoopLeaf):
+            continue
+        shared = _shared(node, layout)
+        out.written[id(node)] = {f for f, accesses in shared.items() if any(a.writes for a in accesses)}
+        inner = copies
+        if isinstance(node, Repeat) and loops != "scan" and not _has_loop(node.body):
+            room = BATCH_BYTES if loops == "auto" else math.inf
+            found = _independent(node, shared, layout)
+            if found and node.count * copies * _local_bytes(node, layout, found[0]) <= room:
+                out.private[id(node)], out.sums[id(node)] = found
+                inner = copies * node.count
+        _decide(node.body, layout, out, loops, inner)
+
+
+def _has_loop(nodes: Sequence[Node]) -> bool:
+    return any(isinstance(n, Loop | LoopLeaf) or isinstance(n, Repeat) and _has_loop(n.body) for n in nodes)
+
+
+def _shared(node: Repeat | Loop | LoopLeaf, layout: Layout) -> dict[Family, list[Access]]:
+    """The accesses below `node` to storage that outlives one of its turns, by storage, in program order."""
+    shared: dict[Family, list[Access]] = {}
+    for a in layout.inside[id(node)]:
+        if not a.family.is_local_to(node):
+            shared.setdefault(a.family, []).append(a)
+    return shared
+
+
+def _local_bytes(repeat: Repeat, layout: Layout, private: set[Family]) -> int:
+    families = {a.family for a in layout.inside[id(repeat)] if a.family.is_local_to(repeat)} | private
+    return sum(f.slots * f.buffer.size * dtypes.size(f.buffer.dtype) for f in families)
+
+
+def _independent(
+    repeat: Repeat, shared: dict[Family, list[Access]], layout: Layout
+) -> tuple[set[Family], set[Family]] | None:
+    """(private, sums) if the turns may run at once, else None."""
+    private, sums = set(), set()
+    for a in layout.inside[id(repeat)]:
+        if a.family.is_local_to(repeat):
+            if _step(a, repeat) != 0 or a.index is not None and a.index.family.is_local_to(repeat):
+                return None
+        elif _step(a, repeat) is None or a.index is not None and (a.writes or a.index.family.is_local_to(repeat)):
+            return None
+        elif a.index is not None and _step(a.index, repeat) != 0:
+            return None
+    for family, accesses in shared.items():
+        if not any(a.writes for a in accesses) or _disjoint(repeat, accesses):
+            continue
+        if any(_step(a, repeat) != 0 for a in accesses):
+            return None
+        if all(_adds(a) for a in accesses):
+            sums.add(family)
+        elif _rewritten(repeat, accesses):
+            private.add(family)
+        else:
+            return None
+    return private, sums
+
+
+def axis(a: Access, repeat: Repeat) -> int:
+    """Which axis of the access's tables counts the turns of `repeat`."""
+    return next(k for k, n in enumerate(a.repeats) if n is repeat)
+
+
+def _step(a: Access, repeat: Repeat) -> int | None:
+    """How far the access moves from turn to turn, in elements; None when that is not one constant."""
+    steps = np.diff(a.table, axis=axis(a, repeat))
+    return int(steps.flat[0]) if (steps == steps.flat[0]).all() else None
+
+
+def _adds(a: Access) -> bool:
+    """Whether the access is the destination, or the addend, of a contracting instruction."""
+    record = a.owner
+    return not isinstance(record, Loop) and record.contracting() and a.operand not in record.contracts
+
+
+def _rewritten(repeat: Repeat, accesses: Sequence[Access]) -> bool:
+    """Whether each turn begins by writing the whole storage."""
+    first = accesses[0]
+    whole = first.family.slots == 1 and first.view.size == first.view.storage_size and first.view.is_contiguous()
+    in_place = any(a.reads for a in accesses if a.owner is first.owner)
+    return whole and not in_place and first.path[-1] is repeat and first.index is None
+
+
+def _disjoint(repeat: Repeat, accesses: Sequence[Access]) -> bool:
+    """Whether every turn stays in a window of its own: no address of one turn belongs to another.
+
+    All accesses move by the same step c.  Addresses are split at M, the common divisor of all larger strides: what is
+    below M must fit in c, and the n windows side by side in M.
+    """
+    step = _step(accesses[0], repeat)
+    width = dtypes.size(accesses[0].view.dtype)
+    if not step or any(a.index is not None for a in accesses):
+        return False
+    parts = []
+    for a in accesses:
+        own = dtypes.size(a.view.dtype)
+        if (_step(a, repeat) or 0) * own != step * width:
+            return False
+        base, dims = _footprint(a, repeat, own)
+        parts.append((base, dims, own))
+    step = abs(step) * width
+    large = [s for _, dims, _ in parts for s, n in dims if s > step and n > 1]
+    modulus = math.gcd(*large) if large else 1 << 62
+    low = np.min([base % modulus for base, _, _ in parts], axis=0)
+    high = np.max(
+        [base % modulus + own - 1 + sum(s * (n - 1) for s, n in dims if s <= step) for base, dims, own in parts], axis=0
+    )
+    spread = high - low
+    return bool((spread < step).all() and (low + (repeat.count - 1) * step + spread < modulus).all())
+
+
+def _footprint(a: Access, repeat: Repeat, width: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """One turn's addresses in bytes: the least base (over the outer repeats), and (stride, count) pairs."""
+    at = axis(a, repeat)
+    table = a.table * width
+    dims = [(s * width, n) for s, n in zip(a.view.strides, a.view.shape, strict=True) if s]
+    for inner in reversed(range(at + 1, table.ndim)):
+        steps = np.diff(table, axis=inner)
+        spread = int((table.max(axis=inner) - table.min(axis=inner)).max())
+        if spread:
+            affine = (steps == steps.flat[0]).all()
+            dims.append((abs(int(steps.flat[0])), table.shape[inner]) if affine else (1, spread + 1))
+        table = table.min(axis=inner)
+    return table.min(axis=at), dims

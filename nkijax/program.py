@@ -1,0 +1,314 @@
+"""Programs: a list of instructions, dynamic loops, and (after rolling) repeats.
+
+An `Instruction` is a frozen record whose annotated fields say what it reads and writes.  From the annotations this
+module derives, once for all instructions, what the stages need: its operands, its *numbers* (what may differ
+between turns of a repeat: which buffer, which offset, which immediate) and its *token* (everything else).
+"""
+
+from __future__ import annotations
+
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar
+
+import jax
+import numpy as np
+
+from nkijax.machine import Engine, Target, Transfer, Work
+from nkijax.view import Buffer, Dynamic, View
+
+In = Annotated[View, "read"]
+Out = Annotated[View, "write"]
+InOut = Annotated[View, "read", "write"]
+Number = Annotated[float, "number"]  # an immediate that may differ between turns of a repeat
+
+Read = Callable[..., jax.Array]
+"""`read(operand, dtype=None)`: the operand's elements as an array, cast to a JAX dtype when one is given.
+
+A tile or an HBM tensor arrives flat, (P, F): partitions, and all free dimensions as one.  A register or an immediate
+arrives as a scalar.  `read.valid(operand)` says which rows of a run-time indexed operand are inside its tensor.
+"""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A result of which only the elements where `mask` holds are written; the others keep their bits."""
+
+    value: jax.Array
+    mask: jax.Array
+
+
+def _roles(hint: Any) -> tuple[str, ...]:
+    """The roles named anywhere in an annotation: of `In | Number`, of `tuple[In, ...] | None`, …"""
+    own = tuple(m for m in getattr(hint, "__metadata__", ()) if isinstance(m, str))
+    return own or tuple(role for arg in typing.get_args(hint) for role in _roles(arg))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The annotated fields of a record class, in order."""
+
+    operands: tuple[tuple[str, bool, bool, bool], ...]  # (field, read, written, number)
+    statics: tuple[str, ...]
+
+
+class Record:
+    """What instructions and loop headers share: operands, numbers and tokens, derived from the annotations."""
+
+    _layout: ClassVar[_Layout]
+
+    @classmethod
+    def layout(cls) -> _Layout:
+        found = cls.__dict__.get("_layout")
+        if found is None:
+            hints = typing.get_type_hints(cls, include_extras=True)
+            operands, statics = [], []
+            for f in fields(typing.cast(Any, cls)):
+                roles = _roles(hints[f.name])
+                if roles:
+                    operands.append((f.name, "read" in roles, "write" in roles, "number" in roles))
+                elif f.compare and f.name != "body":
+                    statics.append(f.name)
+            found = cls._layout = _Layout(tuple(operands), tuple(statics))
+        return found
+
+    def _views(self, read: bool) -> Iterator[View]:
+        for name, reads, writes, _ in self.layout().operands:
+            if reads if read else writes:
+                value = getattr(self, name)
+                for v in value if isinstance(value, tuple) else (value,):
+                    if isinstance(v, View):
+                        yield v
+
+    def reads(self) -> tuple[View, ...]:
+        """Every view that is read, run-time indices of all operands included."""
+        direct = tuple(self._views(True))
+        return direct + tuple(v.dynamic.index for v in (*direct, *self._views(False)) if v.dynamic)
+
+    def writes(self) -> tuple[View, ...]:
+        """Every view that is written, in the order of the fields: the order of `run`'s results."""
+        return tuple(self._views(False))
+
+    def token(self) -> tuple:
+        """Everything that must agree for two records to be turns of one repeat: all but the numbers."""
+        key: list[Any] = [type(self)]
+        for name, _, _, number in self.layout().operands:
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                key.append(tuple(_token(v, number) for v in value))
+            else:
+                key.append(_token(value, number))
+        key.extend(getattr(self, name) for name in self.layout().statics)
+        return tuple(key)
+
+    def numbers(self) -> list[float]:
+        """The numbers, in a fixed order: a buffer's index and an offset for each view, then immediates as they come."""
+        out: list[float] = []
+        for name, _, _, number in self.layout().operands:
+            value = getattr(self, name)
+            for v in value if isinstance(value, tuple) else (value,):
+                if type(v) is View:
+                    out.append(v.buffer.index)
+                    out.append(v.offset)
+                    if v.dynamic:
+                        out.append(v.dynamic.index.buffer.index)
+                        out.append(v.dynamic.index.offset)
+                elif number and v is not None:
+                    out.append(v)
+        return out
+
+    def rebind(self, view: Callable[[View], View], number: Callable[[Any], Any]) -> typing.Self:
+        """A copy in which every view and every immediate is replaced, called in the order of `numbers`."""
+        changes = {}
+        for name, _, _, is_number in self.layout().operands:
+            value = getattr(self, name)
+            one = lambda v, n=is_number: view(v) if type(v) is View else number(v) if n and v is not None else v  # noqa: E731
+            changes[name] = tuple(one(v) for v in value) if isinstance(value, tuple) else one(value)
+        new = object.__new__(type(self))
+        for f in fields(typing.cast(Any, self)):
+            object.__setattr__(new, f.name, changes.get(f.name, getattr(self, f.name)))
+        return new
+
+    def with_numbers(self, numbers: Sequence[float], buffers: Sequence[Buffer]) -> typing.Self:
+        """The inverse of `numbers`."""
+        source = iter(numbers)
+
+        def view(v: View) -> View:
+            buffer, offset = buffers[int(next(source))], int(next(source))
+            dynamic = v.dynamic
+            if dynamic:
+                i = dynamic.index
+                index = View(buffers[int(next(source))], int(next(source)), i.strides, i.shape, i.dtype)
+                dynamic = Dynamic(index, dynamic.stride, dynamic.limit, dynamic.vector)
+            return View(buffer, offset, v.strides, v.shape, v.dtype, dynamic)
+
+        return self.rebind(view, lambda v: type(v)(next(source)))
+
+
+def _buffer_token(b: Buffer) -> tuple:
+    return (b.shape, b.dtype, b.memory, b.depth, b.index if b.pinned else -1)
+
+
+def _token(value: Any, number: bool) -> Any:
+    if type(value) is View:
+        key = (value.strides, value.shape, value.dtype, _buffer_token(value.buffer))
+        if value.dynamic is None:
+            return key
+        d, i = value.dynamic, value.dynamic.index
+        return (*key, d.stride, d.limit, d.vector, i.strides, i.shape, i.dtype, _buffer_token(i.buffer))
+    return type(value) if number and value is not None else value
+
+
+@dataclass(frozen=True)
+class Instruction(Record, ABC):
+    """One instruction of the machine: all that is known of it, in one place.
+
+    Subclasses are final, live in `nkijax.isa`, and their fields are the instruction's own signature.  `contracts`
+    names operands whose partitions are summed over, into a destination that is added to: presenting those operands
+    with more partitions adds more terms, which lets `lower` fold a repeat of such instructions into one.
+    """
+
+    api: ClassVar[str] = ""  # the documented name, such as nki.isa.tensor_tensor
+    contracts: ClassVar[tuple[str, ...]] = ()
+    name: str | None = field(default=None, kw_only=True)
+    site: str = field(default="", kw_only=True, compare=False, repr=False)
+
+    @property
+    @abstractmethod
+    def queue(self) -> Engine:
+        """The engine that executes it."""
+
+    @abstractmethod
+    def check(self, target: Target) -> None:
+        """Raise KernelError if a rule of the machine is broken; sees only shapes, dtypes and memories."""
+
+    @abstractmethod
+    def run(self, read: Read) -> tuple[jax.Array | Masked, ...]:
+        """The results, one for each of `writes()`, in any shape of the right size, not yet cast."""
+
+    @abstractmethod
+    def cycles(self, target: Target) -> Work | Transfer:
+        """What it costs, from facts of the machine only."""
+
+    def contracting(self) -> bool:
+        """Whether this instance adds its result to its destination, so that `contracts` applies."""
+        return False
+
+    def skips(self) -> bool:
+        """Whether elements with a run-time index outside their tensor are left out, rather than an error."""
+        return False
+
+    def __str__(self) -> str:
+        parts = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "site" or (f.name == "name" and value is None):
+                continue
+            if value == f.default and not isinstance(value, View):
+                continue
+            parts.append(f"{f.name}={getattr(value, 'name', None) or value!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Loop(Record):
+    """A dynamic loop: its body is traced once.
+
+    With `condition` None it counts: `register` runs from `lower` to `upper` by `step`.  Otherwise `register` is the
+    body's condition register: it starts as `lower`, takes the value of `condition` (the register that the body returned)
+    after each turn, and the loop ends when it is zero.  `ident` indexes the trip counts that a run returns.
+    """
+
+    register: Out
+    lower: In | Number | None
+    upper: In | Number | None
+    condition: In | None
+    ident: Number
+    step: int
+    site: str = field(compare=False)
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """An instruction inside repeats: the first turn's, and the numbers of every turn, (…counts, numbers)."""
+
+    instruction: Instruction
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class LoopLeaf:
+    """A dynamic loop inside repeats."""
+
+    loop: Loop
+    numbers: np.ndarray
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """`count` turns of `body`."""
+
+    count: int
+    body: tuple[Node, ...]
+
+
+Node = Instruction | Loop | Leaf | LoopLeaf | Repeat
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced kernel.
+
+    `arguments` are the buffers of the array arguments in order, `outputs` the views that it returns, `written` those
+    arguments that it wrote.  `constants` are buffers that hold data; `zeros` those that start as zero, not poison.
+    """
+
+    name: str
+    target: Target
+    buffers: tuple[Buffer, ...]
+    arguments: tuple[Buffer, ...]
+    body: tuple[Node, ...]
+    outputs: tuple[View, ...] = ()
+    written: tuple[int, ...] = ()
+    constants: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
+    zeros: frozenset[int] = frozenset()
+    loops: tuple[str, ...] = ()  # the site of each dynamic loop, by its `ident`
+
+    def __str__(self) -> str:
+        from_ = ", ".join(f"{b.name or b.index}: {b.dtype}{list(b.shape)}" for b in self.arguments)
+        lines = [f"program {self.name}({from_}) on {self.target.name}"]
+        lines += _text(self.body, 1)
+        lines.append(f"  return {', '.join(map(repr, self.outputs))}")
+        return "\n".join(lines)
+
+
+def _text(nodes: Sequence[Node], depth: int) -> list[str]:
+    pad, lines = "  " * depth, []
+    for node in nodes:
+        if isinstance(node, Repeat):
+            lines.append(f"{pad}repeat {node.count}:")
+            lines += _text(node.body, depth + 1)
+        elif isinstance(node, Loop | LoopLeaf):
+            loop = node if isinstance(node, Loop) else node.loop
+            if loop.condition is None:
+                head = f"for {loop.register!r} in range({loop.lower!r}, {loop.upper!r}, {loop.step})"
+            else:
+                head = f"while {loop.register!r} (next {loop.condition!r})"
+            lines.append(f"{pad}{head}:  # {loop.site}")
+            lines += _text(node.body, depth + 1)
+        else:
+            lines.append(f"{pad}{node.instruction if isinstance(node, Leaf) else node}")
+    return lines
+
+
+def instructions(nodes: Sequence[Node]) -> Iterator[Instruction]:
+    """Every instruction of the tree once, repeats not unrolled."""
+    for node in nodes:
+        if isinstance(node, Repeat | Loop | LoopLeaf):
+            yield from instructions(node.body)
+        else:
+            yield node.instruction if isinstance(node, Leaf) else node

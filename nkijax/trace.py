@@ -1,0 +1,362 @@
+"""The recorder: runs a kernel's Python once and notes each instruction, with its checks made at the kernel's line.
+
+Loops over Python ints simply run.  Dynamic loops are captured: their body runs once, into a `Loop` node.  With an
+*executor* the recorder executes each instruction as it comes, on concrete values (`eager=True`); loops then really turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from nkijax import dtypes
+from nkijax.errors import KernelError, kernel_frame
+from nkijax.machine import Memory, Target
+from nkijax.program import Instruction, Loop, Node, Program
+from nkijax.view import Buffer, View
+
+
+class Executor(Protocol):
+    """What eager mode needs: memory that lives while the kernel's Python runs."""
+
+    def execute(self, instruction: Instruction) -> None:
+        """Execute one instruction on concrete values."""
+        ...
+
+    def value(self, view: View) -> np.ndarray:
+        """The elements of a view, in its shape."""
+        ...
+
+    def poke(self, register: View, value: int) -> None:
+        """Set a register."""
+        ...
+
+
+class Scoped(Protocol):
+    """Facts that a chapter of instructions keeps while a kernel is traced (see `Recorder.facts`)."""
+
+    def enter_loop(self) -> None: ...
+    def exit_loop(self) -> None: ...
+
+
+@dataclass
+class _OpenLoop:
+    """A dynamic loop whose body is being traced."""
+
+    ident: int
+    site: str
+    register: View
+    lower: View | int
+    upper: View | int | None
+    step: int
+    key: object  # which `while` statement opened it, None for the other forms
+    body: list[Node] = field(default_factory=list)
+
+
+_current: ContextVar[Recorder | None] = ContextVar("nkijax_recorder", default=None)
+
+
+def recording() -> Recorder | None:
+    """The recorder of the kernel that is being traced, or None."""
+    return _current.get()
+
+
+def current(api: str = "") -> Recorder:
+    """The recorder of the kernel that is being traced; a KernelError outside of one."""
+    recorder = _current.get()
+    if recorder is None:
+        raise KernelError(f"{api or 'this API'}: runs only inside a kernel; call the kernel, or nkijax.run(kernel, …)")
+    return recorder
+
+
+class Recorder:
+    """Collects one program.  One recorder, one thread."""
+
+    def __init__(self, name: str, target: Target, executor: Executor | None = None, programs: int = 1):
+        self.name, self.target, self.executor = name, target, executor
+        self.programs, self.program_id = programs, 0
+        self.grid: tuple[int, ...] = ()
+        self.buffers: list[Buffer] = []
+        self.arguments: list[Buffer] = []
+        self.constants: dict[int, np.ndarray] = {}
+        self.zeros: set[Buffer] = set()
+        self.no_reorder = 0
+        self.instructions = 0
+        self._bodies: list[list[Node]] = [[]]
+        self._open: list[_OpenLoop] = []
+        self._scopes: set[int] = {-1}
+        self._sites: list[str] = []
+        self._site_cache: dict[tuple[object, int], str] = {}
+        self._frozen: set[Buffer] = set()
+        self._touched: set[Buffer] = set()
+        self._written: set[Buffer] = set()
+        self._states: dict[tuple[str, int], View] = {}
+        self._shared: list[Buffer] = []
+        self._next_shared = 0
+        self._facts: dict[type, Any] = {}
+
+    # ---- running
+
+    def record(self, kernel: Callable[[], Sequence[View]]) -> Program:
+        """Run `kernel` once for each program id; it returns its output views (the first program's count)."""
+        token = _current.set(self)
+        try:
+            outputs: Sequence[View] = ()
+            for pid in range(self.programs):
+                self.program_id, self._next_shared = pid, 0
+                result = kernel()
+                outputs = outputs if pid else result
+        finally:
+            _current.reset(token)
+        if self._open:
+            loop = self._open[-1]
+            raise KernelError("dynamic loop: must run to the end of its body, was left by break or return", loop.site)
+        return self._program(tuple(outputs))
+
+    def _program(self, outputs: tuple[View, ...]) -> Program:
+        written = tuple(i for i, b in enumerate(self.arguments) if b in self._written)
+        return Program(
+            self.name,
+            self.target,
+            tuple(self.buffers),
+            tuple(self.arguments),
+            tuple(self._bodies[0]),
+            outputs,
+            written,
+            self.constants,
+            frozenset(b.index for b in self.zeros),
+            tuple(self._sites),
+        )
+
+    def site(self) -> str:
+        """`file:line` of the kernel's statement that is running."""
+        frame = kernel_frame(2)
+        if frame is None:
+            return ""
+        key = (frame.f_code, frame.f_lasti)
+        found = self._site_cache.get(key)
+        if found is None:
+            found = self._site_cache[key] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return found
+
+    # ---- memory
+
+    def allocate(
+        self, shape: Sequence[int], dtype: str, memory: Memory, name: str = "", pinned: bool = False
+    ) -> Buffer:
+        """A fresh buffer; under several programs the n-th shared_hbm allocation of each is one buffer."""
+        shared = memory is Memory.shared_hbm and self.programs > 1 and not pinned
+        if shared and self._next_shared < len(self._shared):
+            found = self._shared[self._next_shared]
+            self._next_shared += 1
+            if (found.shape, found.dtype) != (tuple(shape), dtype):
+                raise KernelError(
+                    f"nl.ndarray shape: every program must allocate the same shared_hbm tensors, got {tuple(shape)} "
+                    f"{dtype} where program 0 has {found.shape} {found.dtype}"
+                )
+            return found
+        scope = self._open[-1].ident if self._open else -1
+        buffer = Buffer(
+            len(self.buffers), tuple(shape), dtype, memory, name, len(self._open), scope, pinned or shared
+        )
+        self.buffers.append(buffer)
+        if shared:
+            self._shared.append(buffer)
+            self._next_shared += 1
+        return buffer
+
+    def argument(self, shape: Sequence[int], dtype: str, name: str, shared: bool) -> View:
+        """The buffer of an array argument."""
+        memory = Memory.shared_hbm if shared else Memory.private_hbm
+        buffer = self.allocate(shape, dtype, memory, name, pinned=True)
+        self.arguments.append(buffer)
+        return View.whole(buffer)
+
+    def constant(self, data: np.ndarray, dtype: str, memory: Memory, name: str = "") -> View:
+        """A buffer that starts with `data`."""
+        buffer = self.allocate(data.shape, dtype, memory, name, pinned=True)
+        self.constants[buffer.index] = data
+        return View.whole(buffer)
+
+    def state(self, name: str, shape: Sequence[int], dtype: str) -> View:
+        """Named state of this core that outlives instructions, zero at first."""
+        key = (name, self.program_id)
+        if key not in self._states:
+            self._states[key] = View.whole(self.hidden(name, shape, dtype))
+        return self._states[key]
+
+    def hidden(self, name: str, shape: Sequence[int], dtype: str, like: Buffer | None = None) -> Buffer:
+        """State with no address, zero at first; it lives as long as `like`, or for the whole program."""
+        depth, scope = (like.depth, like.scope) if like else (0, -1)
+        buffer = Buffer(len(self.buffers), tuple(shape), dtype, Memory.state, name, depth, scope)
+        self.buffers.append(buffer)
+        self.zeros.add(buffer)
+        return buffer
+
+    def register(self, name: str = "") -> View:
+        """A fresh 32-bit register."""
+        buffer = self.allocate((1,), "int32", Memory.register)
+        return View.whole(buffer)
+
+    def facts(self, kind: type[Any]) -> Any:
+        """The one `kind()` of this trace: what a chapter of instructions wants to remember (see `Scoped`)."""
+        found = self._facts.get(kind)
+        if found is None:
+            found = self._facts[kind] = kind()
+            for _ in self._open:
+                found.enter_loop()
+        return found
+
+    def untouched(self, buffer: Buffer) -> bool:
+        """Whether no instruction has used `buffer` yet."""
+        return buffer not in self._touched
+
+    @property
+    def depth(self) -> int:
+        """How many dynamic loops are open."""
+        return len(self._open)
+
+    # ---- recording
+
+    def emit(self, instruction: Instruction) -> Instruction:
+        """Check an instruction and note it (or execute it, in eager mode)."""
+        site = self.site()
+        object.__setattr__(instruction, "site", site)
+        instruction.check(self.target)
+        writes = instruction.writes()
+        touched = self._touched
+        for view in writes:
+            buffer = view.buffer
+            touched.add(buffer)
+            self._written.add(buffer)
+            if buffer in self._frozen:
+                raise KernelError(f"{instruction.api} dst: the induction register of a dynamic loop is read-only", site)
+            if buffer.scope not in self._scopes:
+                raise self._dead(instruction.api, buffer)
+        for view in instruction.reads():
+            buffer = view.buffer
+            touched.add(buffer)
+            if buffer.scope not in self._scopes:
+                raise self._dead(instruction.api, buffer)
+        self.instructions += 1
+        if self.executor is not None:
+            self.executor.execute(instruction)
+        else:
+            self._bodies[-1].append(instruction)
+        return instruction
+
+    def _dead(self, api: str, buffer: Buffer) -> KernelError:
+        return KernelError(
+            f"{api} operand: a tensor allocated in the body of a dynamic loop lives only there, got "
+            f"{buffer.memory.value} tensor `{buffer.name or 'unnamed'}` {buffer.shape} of the loop at "
+            f"{self._sites[buffer.scope]}"
+        )
+
+    # ---- dynamic loops
+
+    def _begin(self, api: str, lower: View | int, upper: View | int | None, step: int, key: object = None) -> View:
+        if self.no_reorder:
+            raise KernelError(f"{api}: a dynamic loop cannot be inside nl.no_reorder(); put no_reorder into its body")
+        site = self.site()
+        loop = _OpenLoop(len(self._sites), site, self.register(), lower, upper, step, key)
+        self._sites.append(site)
+        for facts in self._facts.values():
+            facts.enter_loop()
+        self._open.append(loop)
+        self._scopes.add(loop.ident)
+        self._bodies.append(loop.body)
+        return loop.register
+
+    def _end(self, condition: View | None) -> None:
+        loop = self._open.pop()
+        self._scopes.discard(loop.ident)
+        self._bodies.pop()
+        self._frozen.discard(loop.register.buffer)
+        for facts in self._facts.values():
+            facts.exit_loop()
+        self._bodies[-1].append(
+            Loop(
+                loop.register,
+                loop.lower,
+                loop.upper,
+                condition,
+                loop.ident,
+                loop.step,
+                loop.site,
+                tuple(loop.body),
+            )
+        )
+
+    def turns(self, api: str, lower: View | int, upper: View | int, step: int) -> Iterator[View]:
+        """The turns of a counting loop: once with its register while tracing, every turn in eager mode."""
+        if not isinstance(step, int) or isinstance(step, bool) or step < 1:
+            raise KernelError(f"{api} step: must be a positive Python int, got {step!r}")
+        for name, bound in (("start", lower), ("stop", upper)):
+            if not isinstance(bound, int | View):
+                raise KernelError(f"{api} {name}: must be an int or a register, got {type(bound).__name__}")
+        if self.executor is not None:
+            yield from self._real_turns(self.executor, lower, upper, step)
+            return
+        register = self._begin(api, lower, upper, step)
+        self._frozen.add(register.buffer)
+        yield register
+        self._end(None)
+
+    def _real_turns(self, executor: Executor, lower: View | int, upper: View | int, step: int) -> Iterator[View]:
+        first, last = (b if isinstance(b, int) else int(executor.value(b).item()) for b in (lower, upper))
+        register = self.register()
+        for i in range(first, last, step):
+            executor.poke(register, i)
+            self._frozen.add(register.buffer)
+            yield register
+            self._frozen.discard(register.buffer)
+
+    def repeat_while(self, api: str, initial: View, body: Callable[[View], View]) -> None:
+        """`r = initial; while r != 0: r = body(r)`."""
+        executor = self.executor
+        if executor is None:
+            register = self._begin(api, initial, None, 1)
+            self._end(body(register))
+            return
+        register = self.register()
+        executor.poke(register, int(executor.value(initial).item()))
+        while int(executor.value(register).item()):
+            executor.poke(register, int(executor.value(body(register)).item()))
+
+    def while_test(self, api: str, register: View, key: object) -> bool:
+        """What `while register:` sees: True once, to trace the body, then False, to end it.
+
+        `key` identifies the `while` statement (its frame and place).  The loop's own register is the kernel's.
+        """
+        if self.executor is not None:
+            return bool(self.executor.value(register).item())
+        if self._open and self._open[-1].key == key:
+            self._end(register)
+            return False
+        loop_register = self._begin(api, register, None, 1, key)
+        del loop_register  # the body reads the kernel's register itself
+        return True
+
+
+def shape_of(shape: Any, api: str) -> tuple[int, ...]:
+    """A shape argument as a tuple of ints."""
+    try:
+        sizes = tuple(int(n) for n in shape)
+    except TypeError:
+        raise KernelError(f"{api} shape: must be a sequence of ints, got {shape!r}") from None
+    if not sizes or min(sizes) < 1 or math.prod(sizes) >= 2**40:
+        raise KernelError(f"{api} shape: sizes must be positive, got {sizes}")
+    return sizes
+
+
+def dtype_of(dtype: Any, api: str) -> str:
+    """A dtype argument as an NKI dtype name."""
+    try:
+        return dtypes.of(dtype)
+    except TypeError as error:
+        raise KernelError(f"{api} dtype: {error}") from None
