@@ -74,7 +74,7 @@ def valid(address: Address) -> jax.Array:
 
 def read(array: jax.Array, address: Address) -> jax.Array:
     """The addressed elements, in the pattern's shape.  Run-time indices outside are clamped: see `valid`."""
-    flat = _as_dtype(array, address.dtype)
+    flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
         return flat.reshape(-1).at[_flat_index(address)].get(mode="clip")
@@ -82,7 +82,7 @@ def read(array: jax.Array, address: Address) -> jax.Array:
         return _gather_rows(flat, address, box)
     starts = _starts(address, box, axis)
     x = flat.reshape(box.radixes)
-    if box.spans != box.radixes:
+    if box.sizes != box.radixes:
         if all(isinstance(s, int) for s in starts):
             ends = [s + n for s, n in zip(starts, box.spans, strict=True)]
             x = lax.slice(x, starts, ends, box.steps)
@@ -94,7 +94,7 @@ def read(array: jax.Array, address: Address) -> jax.Array:
 
 def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
     """The storage with the addressed elements replaced; rows whose run-time index is outside are dropped."""
-    flat = _as_dtype(array, address.dtype)
+    flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
         out = flat.reshape(-1).at[_flat_index(address)].set(value, mode="drop")
@@ -158,7 +158,9 @@ def _starts(address: Address, box: Box, axis: int) -> list[Index]:
     starts = [index_of(table, address.indices) for table in box.starts(address.offsets)]
     if address.scalar is not None:
         step = address.stride // box.units[axis]
-        starts[axis] = starts[axis] + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(step)
+        starts[axis] = starts[axis] + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(
+            np.int32
+        ) * np.int32(step)
     return starts
 
 
@@ -198,7 +200,9 @@ def _flat_index(address: Address) -> jax.Array:
             step = step + _legal(address.rows.reshape(-1), address) * np.int32(address.stride)
         index = index + step.reshape([-1 if k == j else 1 for j in range(len(address.shape))])
     if address.scalar is not None:
-        index = index + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(address.stride)
+        index = index + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(
+            address.stride
+        )
     return jnp.where(index < 0, np.int32(2**31 - 1), index)
 
 
@@ -252,15 +256,16 @@ def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array)
 # ---- dtypes
 
 
-def _as_dtype(array: jax.Array, dtype: str) -> jax.Array:
-    """The storage seen as elements of `dtype` (flat where the size of an element changes)."""
+def _as_dtype(array: jax.Array, dtype: str, size: int) -> jax.Array:
+    """The storage seen as `size` elements of `dtype` (flat where the size of an element changes)."""
     want = dtypes.KINDS[dtype].storage
-    if array.dtype == want or array.dtype == np.float32 and dtypes.is_float(dtype):  # the latter: precise=False
+    widened = array.dtype == np.float32 and dtypes.is_float(dtype) and array.size == size  # precise=False
+    if array.dtype == want or widened:
         return array
     if array.dtype == np.bool_:
         array = array.astype(np.uint8)
     if want == np.bool_:
-        return _as_dtype(array, "uint8") != 0
+        return _as_dtype(array, "uint8", size) != 0
     old = array.dtype.itemsize
     if old == want.itemsize:
         return lax.bitcast_convert_type(array, want)

@@ -5,21 +5,19 @@ A call with the kernel, shapes, dtypes, static arguments and target of an earlie
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
 import os
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 import jax
 import numpy as np
 
 from nkijax import arrays, artifacts, dtypes
+from nkijax.call import DIALECTS, Call, Dialect, argument_names, fill, hashable, outputs_of, place, slots_in
 from nkijax.cost import Cost, cost
 from nkijax.eager import Eager
 from nkijax.lower import Lowered, Result, lower
@@ -31,19 +29,6 @@ from nkijax.view import View
 
 DEFAULT_TARGET = "trn3"  # what the vendor's simulator takes when no chip is there
 
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one dialect shows tensors to its kernels."""
-
-    name: str
-    tensor: Callable[[View], Any]  # the face of a buffer in a kernel
-    view: Callable[[Any], View | None]  # and back; None for what is no tensor
-    grid: Callable[[Any], tuple[int, ...]]  # checks the subscript of `kernel[…]`
-    speaks: Callable[[types.FunctionType], bool]  # whether a plain function is written in it
-
-
-DIALECTS: list[Dialect] = []  # the dialects that are imported; the first one takes functions that none speaks for
 
 counters = {"recorded_instructions": 0, "traces": 0}  # how much work the calls so far have made
 
@@ -102,19 +87,12 @@ class Compiled:
 
     program: Program
     lowered: Lowered
-    tree: Any  # the structure of the result, with an `_Output` for each tensor
+    tree: Any  # the structure of the result, with an `Output` for each tensor
     call: Callable[..., Result] = field(init=False)
     cost: Cost | None = None
 
     def __post_init__(self):
         self.call = jax.jit(self.lowered.function)
-
-
-@dataclass(frozen=True)
-class _Output:
-    """Stands for the n-th output in the structure that a kernel returned."""
-
-    index: int
 
 
 @dataclass(frozen=True)
@@ -191,7 +169,7 @@ def function(
 
     @functools.wraps(kernel.function)
     def pure(*args: Any, **kwargs: Any) -> Any:
-        call = _Call(kernel, args, {**static, **kwargs})
+        call = Call(kernel, args, {**static, **kwargs})
         compiled = _compiled(call, options)
         result = compiled.call(*call.jax_arrays())
         return _structure(compiled, result.outputs, result.written)
@@ -201,7 +179,7 @@ def function(
 
 def trace(kernel: Any, *args: Any, target: str | Target | None = None, rolled: bool = True, **kwargs: Any) -> Program:
     """The program of a kernel for these arguments (arrays or anything with shape and dtype), rolled by default."""
-    call = _Call(as_kernel(kernel), args, kwargs)
+    call = Call(as_kernel(kernel), args, kwargs)
     program, _ = _record(call, Options(target).resolve())
     return roll(program) if rolled else program
 
@@ -215,7 +193,7 @@ def profile(
     **kwargs: Any,
 ) -> Profile:
     """Run a kernel and say what it would cost; see `Profile`."""
-    call = _Call(as_kernel(kernel), args, kwargs)
+    call = Call(as_kernel(kernel), args, kwargs)
     options = Options(target, precise, max_trips)
     compiled = _compiled(call, options)
     result = compiled.call(*call.jax_arrays())
@@ -233,11 +211,11 @@ def as_kernel(kernel: Any) -> Kernel:
         return inner
     if not callable(kernel):
         raise TypeError(f"kernel: must be a function or an @nki.jit kernel, got {type(kernel).__name__}")
-    found = _plain.get(kernel) if _hashable(kernel) else None
+    found = _plain.get(kernel) if hashable(kernel) else None
     if found is None:
         spoken = [d for d in DIALECTS if isinstance(kernel, types.FunctionType) and d.speaks(kernel)]
         found = Kernel(kernel, (spoken or DIALECTS)[0])
-        if _hashable(kernel):
+        if hashable(kernel):
             _plain[kernel] = found
     return found
 
@@ -245,92 +223,11 @@ def as_kernel(kernel: Any) -> Kernel:
 _plain: dict[Any, Kernel] = {}
 
 
-def _hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
-
-
-# ---- calls
-
-
-class _Call:
-    """One call's arguments, split into arrays and the static rest."""
-
-    def __init__(self, kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]):
-        self.kernel = kernel
-        self.arrays: list[Any] = []
-        self.args = tuple(self._take(a) for a in args)
-        self.kwargs = {k: self._take(v) for k, v in kwargs.items()}
-        if not args and not kwargs and _wants_arguments(kernel.function):
-            raise TypeError(f"{getattr(kernel, '__name__', 'kernel')}: called without arguments; pass its tensors")
-
-    def _take(self, x: Any) -> Any:
-        """The static form of an argument: arrays become `_Slot`s."""
-        if arrays.is_array(x):
-            self.arrays.append(x)
-            shape, dtype = arrays.describe(x)
-            return _Slot(len(self.arrays) - 1, shape, dtype)
-        if type(x) in (tuple, list):
-            return type(x)(self._take(v) for v in x)
-        if type(x) is dict:
-            return {k: self._take(v) for k, v in x.items()}
-        return arrays.static(x)
-
-    def key(self) -> Any:
-        """What the program depends on, hashable."""
-        return (
-            self.kernel.function,
-            self.kernel.grid,
-            tuple(map(_key, self.args)),
-            tuple((k, _key(v)) for k, v in self.kwargs.items()) if self.kwargs else (),
-        )
-
-    def jax_arrays(self) -> list[Any]:
-        return [arrays.to_jax(x) for x in self.arrays]
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """Stands for the n-th array argument."""
-
-    index: int
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def _wants_arguments(function: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-
-
-def _key(x: Any) -> Any:
-    """A hashable stand-in for a static argument; equal numbers of different types differ."""
-    if isinstance(x, _Slot | str | Enum | types.NoneType):
-        return x
-    if isinstance(x, tuple | list):
-        return (type(x), tuple(map(_key, x)))
-    if isinstance(x, dict):
-        return (dict, tuple((k, _key(v)) for k, v in x.items()))
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return (type(x), tuple(_key(getattr(x, f.name)) for f in dataclasses.fields(x)))
-    if not _hashable(x) or type(x).__eq__ is not object.__eq__ and type(x).__hash__ is None:
-        return (type(x), id(x))
-    if not isinstance(x, int | float | complex | types.FunctionType | type) and hasattr(x, "__dict__"):
-        return (type(x), tuple((k, _key(v)) for k, v in sorted(vars(x).items(), key=lambda kv: kv[0])))
-    return (type(x), x)
-
-
 _cache: dict[Any, Compiled] = {}
 _lock = threading.RLock()
 
 
-def _compiled(call: _Call, options: Options) -> Compiled:
+def _compiled(call: Call, options: Options) -> Compiled:
     """The compiled program of a call, from the cache or made now."""
     target = options.resolve()
     key = (call.key(), target, options.max_trips, options.loops)
@@ -343,19 +240,19 @@ def _compiled(call: _Call, options: Options) -> Compiled:
     return found
 
 
-def _compile(call: _Call, target: Target, options: Options) -> Compiled:
+def _compile(call: Call, target: Target, options: Options) -> Compiled:
     program, tree = _record(call, target)
     return Compiled(program, lower(roll(program), options.max_trips, options.loops), tree)
 
 
-def _record(call: _Call, target: Target, executor: Eager | None = None) -> tuple[Program, Any]:
+def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[Program, Any]:
     """Trace a call: its flat program, and the structure that the kernel returned."""
     kernel, dialect = call.kernel, call.kernel.dialect
     name = getattr(kernel.function, "__name__", "kernel")
     recorder = Recorder(name, target, executor, programs=int(np.prod(kernel.grid, dtype=int)) if kernel.grid else 1)
     recorder.grid = kernel.grid
-    names = _argument_names(call)
-    slots = sorted((s for s in _slots((call.args, call.kwargs))), key=lambda s: s.index)
+    names = argument_names(call)
+    slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
     views = [recorder.argument(s.shape, s.dtype, names.get(s.index, ""), recorder.programs > 1) for s in slots]
     if executor is not None:
         executor.zeros = recorder.zeros
@@ -366,10 +263,10 @@ def _record(call: _Call, target: Target, executor: Eager | None = None) -> tuple
     trees: list[Any] = []
 
     def body() -> list[View]:
-        args = _fill(call.args, views, dialect)
-        returned = kernel.function(*args, **_fill(call.kwargs, views, dialect))
+        args = fill(call.args, views, dialect)
+        returned = kernel.function(*args, **fill(call.kwargs, views, dialect))
         outputs: list[View] = []
-        trees.append(_outputs(returned, dialect, outputs))
+        trees.append(outputs_of(returned, dialect, outputs))
         return outputs
 
     program = recorder.record(body)
@@ -378,64 +275,15 @@ def _record(call: _Call, target: Target, executor: Eager | None = None) -> tuple
     return program, trees[0]
 
 
-def _argument_names(call: _Call) -> dict[int, str]:
-    try:
-        bound = inspect.signature(call.kernel.function).bind(*call.args, **call.kwargs).arguments
-    except (TypeError, ValueError):
-        return {}
-    return {v.index: k for k, v in bound.items() if isinstance(v, _Slot)}
-
-
-def _slots(x: Any) -> list[_Slot]:
-    if isinstance(x, _Slot):
-        return [x]
-    parts = x.values() if isinstance(x, dict) else x if isinstance(x, tuple | list) else ()
-    return [s for part in parts for s in _slots(part)]
-
-
-def _fill(x: Any, views: Sequence[View], dialect: Dialect) -> Any:
-    """Static arguments with tensors in place of slots."""
-    if isinstance(x, _Slot):
-        return dialect.tensor(views[x.index])
-    if type(x) in (tuple, list):
-        return type(x)(_fill(v, views, dialect) for v in x)
-    if type(x) is dict:
-        return {k: _fill(v, views, dialect) for k, v in x.items()}
-    return x
-
-
-def _outputs(returned: Any, dialect: Dialect, outputs: list[View]) -> Any:
-    """The returned structure with `_Output`s for tensors, which are appended to `outputs`."""
-    view = dialect.view(returned)
-    if view is not None:
-        outputs.append(view)
-        return _Output(len(outputs) - 1)
-    if isinstance(returned, tuple | list):
-        return tuple(_outputs(r, dialect, outputs) for r in returned)
-    if isinstance(returned, dict):
-        return {k: _outputs(r, dialect, outputs) for k, r in returned.items()}
-    return returned
-
-
 def _structure(compiled: Compiled, outputs: Sequence[Any], written: Sequence[Any]) -> Any:
     """Arrays in the structure that the kernel returned; the written arguments if it returned nothing."""
     if compiled.tree is None:
         return None if not written else written[0] if len(written) == 1 else tuple(written)
-    return _place(compiled.tree, outputs)
-
-
-def _place(tree: Any, outputs: Sequence[Any]) -> Any:
-    if isinstance(tree, _Output):
-        return outputs[tree.index]
-    if isinstance(tree, tuple):
-        return tuple(_place(t, outputs) for t in tree)
-    if isinstance(tree, dict):
-        return {k: _place(t, outputs) for k, t in tree.items()}
-    return tree
+    return place(compiled.tree, outputs)
 
 
 def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Any:
-    call = _Call(kernel, args, kwargs)
+    call = Call(kernel, args, kwargs)
     compiled = _compiled(call, options)
     result = compiled.call(*call.jax_arrays())
     folder = os.environ.get("NKI_ARTIFACTS_DIR")
@@ -444,28 +292,28 @@ def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options
     return _finish(call, compiled, result)
 
 
-def _finish(call: _Call, compiled: Compiled, result: Result) -> Any:
+def _finish(call: Call, compiled: Compiled, result: Result) -> Any:
     """Raise the run's error, update arguments in place, and convert the outputs to the caller's kind."""
     if compiled.lowered.sites and not isinstance(result.error, jax.core.Tracer):
         compiled.lowered.check(np.asarray(result.error))
     return _deliver(call, compiled.program, compiled.tree, result.outputs, result.written)
 
 
-def _deliver(call: _Call, program: Program, tree: Any, outputs: Sequence[Any], written: Sequence[Any]) -> Any:
+def _deliver(call: Call, program: Program, tree: Any, outputs: Sequence[Any], written: Sequence[Any]) -> Any:
     kind = arrays.kind_of(call.arrays)
     if kind != "jax":
         for i, value in zip(program.written, written, strict=True):
             arrays.update(call.arrays[i], value)
         if tree is None:
             return None
-        return _place(tree, [arrays.from_jax(x, kind) for x in outputs])
+        return place(tree, [arrays.from_jax(x, kind) for x in outputs])
     if tree is None:
         return None if not written else written[0] if len(written) == 1 else tuple(written)
-    return _place(tree, outputs)
+    return place(tree, outputs)
 
 
 def _run_eagerly(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Any:
-    call = _Call(kernel, args, kwargs)
+    call = Call(kernel, args, kwargs)
     target = options.resolve()
     memory = Eager(target)
     program, tree = _record(call, target, memory)

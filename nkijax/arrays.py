@@ -49,7 +49,7 @@ def _is_jax_scalar_type(x: Any) -> bool:
 
 
 def kind_of(arrays: Sequence[Any]) -> str:
-    """"jax" if any array is one, else "torch" if any is one, else "numpy"."""
+    """ "jax" if any array is one, else "torch" if any is one, else "numpy"."""
     if any(isinstance(x, jax.Array) for x in arrays):
         return "jax"
     return "torch" if any(_is_torch(x) for x in arrays) else "numpy"

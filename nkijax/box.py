@@ -54,7 +54,9 @@ class Box:
         return None
 
 
-def find(size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], offset: np.ndarray) -> Box | None:
+def find(
+    size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], offset: np.ndarray
+) -> Box | None:
     """The box of a pattern in a storage of `size` elements and `natural` shape, or None; `offset` is a table."""
     moving = sorted((k for k, n in enumerate(shape) if n > 1 and strides[k]), key=lambda k: -strides[k])
     for make in (_nested, _natural):
@@ -64,7 +66,9 @@ def find(size: int, natural: Sequence[int], strides: Sequence[int], shape: Seque
     return None
 
 
-def _nested(size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], moving: list[int]) -> Box | None:
+def _nested(
+    size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], moving: list[int]
+) -> Box | None:
     units = [strides[k] for k in moving]
     order = list(moving)
     if not units or units[-1] != 1:
@@ -77,7 +81,9 @@ def _nested(size: int, natural: Sequence[int], strides: Sequence[int], shape: Se
     return Box(tuple(radixes), tuple(units), tuple(sizes), (1,) * len(units), tuple(order))
 
 
-def _natural(size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], moving: list[int]) -> Box | None:
+def _natural(
+    size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], moving: list[int]
+) -> Box | None:
     if math.prod(natural) != size:
         return None
     units, step = [], 1

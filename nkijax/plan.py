@@ -21,13 +21,26 @@ from nkijax.storage import Access, Family, Layout
 BATCH_BYTES = 1 << 30  # what the locals of batched turns may take together
 
 
+@dataclass(frozen=True)
+class Streams:
+    """What a scan need not carry: reads that become its inputs, writes that become its outputs (`families`)."""
+
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    families: frozenset[Family] = frozenset()
+
+
 @dataclass(eq=False)
 class Plan:
-    """For each batched repeat, by id: the storages that are private to a turn, and those that sum over the turns."""
+    """For each batched repeat, by id: the storages that are private to a turn, and those that sum over the turns.
+
+    For each scanned one its `streams`; for every repeat and loop the shared storages that are `written` below it.
+    """
 
     private: dict[int, set[Family]] = field(default_factory=dict)
     sums: dict[int, set[Family]] = field(default_factory=dict)
-    written: dict[int, set[Family]] = field(default_factory=dict)  # of every repeat and loop: shared, and written below
+    streams: dict[int, Streams] = field(default_factory=dict)
+    written: dict[int, set[Family]] = field(default_factory=dict)
 
     def is_batch(self, repeat: Repeat) -> bool:
         return id(repeat) in self.private
@@ -54,6 +67,34 @@ def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, copies
                 out.private[id(node)], out.sums[id(node)] = found
                 inner = copies * node.count
         _decide(node.body, layout, out, loops, inner)
+        if isinstance(node, Repeat) and not out.is_batch(node):
+            out.streams[id(node)] = _streams(node, shared, out)
+
+
+def _streams(repeat: Repeat, shared: dict[Family, list[Access]], out: Plan) -> Streams:
+    """The accesses of a scan that move by a fixed step and lie in its own body, not in that of a loop below it."""
+    reads: list[Access] = []
+    writes: list[Access] = []
+    for family, accesses in shared.items():
+        steady = [a for a in accesses if _is_steady(a, repeat, out)]
+        if not any(a.writes for a in accesses):
+            room = 2 * family.slots * family.buffer.size
+            reads += [a for a in steady if _turns_below(a, repeat) * a.view.size <= room]
+        elif len(steady) == len(accesses) and not any(a.reads for a in accesses) and _disjoint(repeat, accesses):
+            writes += accesses
+    return Streams(tuple(reads), tuple(writes), frozenset(a.family for a in writes))
+
+
+def _is_steady(a: Access, repeat: Repeat, out: Plan) -> bool:
+    below = a.path[a.path.index(repeat) + 1 :]
+    if a.index is not None or not all(isinstance(n, Repeat) and out.is_batch(n) for n in below):
+        return False
+    skips = a.writes and not isinstance(a.owner, Loop) and a.owner.skips()
+    return not skips and bool(_step(a, repeat))
+
+
+def _turns_below(a: Access, repeat: Repeat) -> int:
+    return math.prod(r.count for r in a.repeats[a.repeats.index(repeat) :])
 
 
 def _has_loop(nodes: Sequence[Node]) -> bool:
@@ -103,7 +144,7 @@ def _independent(
 
 def axis(a: Access, repeat: Repeat) -> int:
     """Which axis of the access's tables counts the turns of `repeat`."""
-    return next(k for k, n in enumerate(a.repeats) if n is repeat)
+    return a.repeats.index(repeat)
 
 
 def _step(a: Access, repeat: Repeat) -> int | None:

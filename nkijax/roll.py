@@ -8,7 +8,7 @@ enclosing repeat; then again from p = 1, until nothing folds.  It knows nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,8 @@ MAX_PERIOD = 4096  # the longest block that is looked for, in nodes
 def roll(program: Program) -> Program:
     """The same program with its repetition folded, in loop bodies too."""
     roller = _Roller(program.zeros)
-    return replace(program, body=tuple(_settle(n) for n in roller.fold([roller.leaf(n) for n in program.body])))
+    nodes = _split(roller.fold([roller.leaf(n) for n in program.body]), 0)
+    return replace(program, body=tuple(_settle(n) for n in nodes))
 
 
 def unroll(program: Program) -> Program:
@@ -118,6 +119,68 @@ def _runs(keys: np.ndarray, period: int) -> list[tuple[int, int]]:
             runs.append((start, count))
             free = start + count * period
     return runs
+
+
+def _split(nodes: Sequence[Node], depth: int) -> list[Node]:
+    """Turn repeats whose numbers are two nested progressions into nested repeats (a tile loop in a tile loop).
+
+    `depth` repeats are around `nodes`; the numbers' axis of a repeat among them is `depth`.
+    """
+    out: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Repeat):
+            inner = _inner_count(node, depth)
+            if inner > 1:
+                shape = (node.count // inner, inner)
+                body = tuple(_reshape(n, depth, shape) for n in node.body)
+                out += _split([Repeat(shape[0], (Repeat(inner, body),))], depth)
+            else:
+                out.append(Repeat(node.count, tuple(_split(node.body, depth + 1))))
+        elif isinstance(node, LoopLeaf):
+            out.append(LoopLeaf(node.loop, node.numbers, tuple(_split(node.body, depth))))
+        else:
+            out.append(node)
+    return out
+
+
+def _inner_count(repeat: Repeat, axis: int) -> int:
+    """After how many turns the numbers of a repeat leave their arithmetic progressions, if regularly; else 1."""
+    tables = list(_tables(repeat.body))
+    breaks = []
+    for table in tables:
+        steps = np.moveaxis(np.diff(table, axis=axis), axis, 0).reshape(repeat.count - 1, -1)
+        changed = np.flatnonzero((steps != steps[0]).any(axis=1))
+        if len(changed):
+            breaks.append(int(changed[0]) + 1)
+    inner = min(breaks, default=1)
+    if inner < 2 or repeat.count % inner:
+        return 1
+    for table in tables:
+        parts = table.reshape(*table.shape[:axis], -1, inner, *table.shape[axis + 1 :])
+        steps = np.diff(parts, axis=axis + 1).reshape(-1, table.shape[-1])
+        if (steps != steps[0]).any():
+            return 1
+    return inner
+
+
+def _tables(nodes: Sequence[Node]) -> Iterator[np.ndarray]:
+    for node in nodes:
+        if isinstance(node, Leaf | LoopLeaf):
+            yield node.numbers
+        if isinstance(node, Repeat | LoopLeaf):
+            yield from _tables(node.body)
+
+
+def _reshape(node: Node, axis: int, shape: tuple[int, int]) -> Node:
+    """The node with one axis of its numbers split in two."""
+    if isinstance(node, Repeat):
+        return Repeat(node.count, tuple(_reshape(n, axis, shape) for n in node.body))
+    assert isinstance(node, Leaf | LoopLeaf)
+    old = node.numbers.shape
+    numbers = node.numbers.reshape(*old[:axis], *shape, *old[axis + 1 :])
+    if isinstance(node, Leaf):
+        return Leaf(node.instruction, numbers)
+    return LoopLeaf(node.loop, numbers, tuple(_reshape(n, axis, shape) for n in node.body))
 
 
 def _settle(node: Node) -> Node:

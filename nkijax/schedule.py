@@ -2,8 +2,8 @@
 
 An instruction issues when its engine is free and the tokens of its operands are present.  It holds the engine for its
 issue cycles; its token appears after issue cycles, latency and a semaphore.  A DMA holds the engine that triggers it;
-after a start-up time it enters a ring.  Rings are first in, first out; those that are active share the bandwidth
-equally; a token appears some time after the last byte.
+after a start-up time it enters a ring, static ones one at a time, an issue interval apart.  Rings are first in, first
+out; those that are active share the bandwidth equally; a token appears some time after the last byte.
 
     loads    static descriptors, triggered by sync        one ring
     stores   static descriptors, triggered by gpsimd      one ring
@@ -22,9 +22,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 from nkijax import dtypes
-from nkijax.hazards import Hazards, Region, Regions, Space
+from nkijax.hazards import Access, Hazards, Regions, Space
 from nkijax.machine import Engine, Memory, Target, Transfer
 from nkijax.program import Instruction
 from nkijax.view import Buffer, View
@@ -34,7 +35,7 @@ RINGS = (LOADS, STORES, SOFTWARE)
 ON_CHIP = (Memory.sbuf, Memory.psum)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """An instruction as the engines see it.  `lane` is what keeps its order: its engine, or its DMA ring."""
 
@@ -43,14 +44,14 @@ class Job:
     lane: str
     hold_us: float  # that queue is taken
     token_us: float  # from issue to the token; for a DMA from the last byte to the token
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    buffers: tuple[Buffer, ...]  # every buffer on chip that it touches
     start_us: float = 0.0  # DMA: from the trigger to the ring
     flow_us: float = 0.0  # DMA: time of its bytes at full bandwidth
     bytes: int = 0
     hbm_read_bytes: int = 0
     hbm_written_bytes: int = 0
-    reads: list[Region] = field(default_factory=list)
-    writes: list[Region] = field(default_factory=list)
-    buffers: tuple[Buffer, ...] = ()  # every buffer on chip that it touches
 
     @property
     def is_dma(self) -> bool:
@@ -60,50 +61,60 @@ class Job:
 def job(instruction: Instruction, target: Target, regions: Regions) -> Job:
     """The job of an instruction; its regions are added to `regions`."""
     cost = instruction.cycles(target)
-    reads, writes = instruction.reads(), instruction.writes()
-    if isinstance(cost, Transfer):
-        made = _dma(instruction, cost, target, reads, writes)
-    else:
-        engine = instruction.queue
-        scale = 1e-3 / target.ghz(engine)
-        hold = cost.issue_cycles * scale
-        token = hold + cost.latency_cycles * scale + target.value("semaphore_us")
-        made = Job(instruction, engine, engine.name, hold, token)
-    in_place = [id(v) for name, r, w, _ in instruction.layout().operands if r and w for v in _views(instruction, name)]
-    for view in reads:
+    views = instruction.reads(), instruction.writes()
+    in_place = [id(v) for v in _in_place(instruction, *views)]
+    reads = []
+    for view in views[0]:
         if id(view) in in_place:
             in_place.remove(id(view))
         else:
-            made.reads.append(regions.of(view, False))
-    made.writes.extend(regions.of(view, True) for view in writes)
-    made.buffers = tuple({v.buffer: None for v in (*reads, *writes) if v.memory.on_chip})
-    return made
+            reads.append(regions.of(view, False))
+    writes = [regions.of(view, True) for view in views[1]]
+    on_chip = {v.buffer: None for side in views for v in side if v.buffer.memory in ON_CHIP}
+    touches = (tuple(reads), tuple(writes), tuple(on_chip))
+    if isinstance(cost, Transfer):
+        return _dma(instruction, cost, target, *views, *touches)
+    engine = instruction.queue
+    scale = 1e-3 / target.ghz(engine)
+    hold = cost.issue_cycles * scale
+    token = hold + cost.latency_cycles * scale + target.value("semaphore_us")
+    return Job(instruction, engine, engine.name, hold, token, *touches)
 
 
-def _views(instruction: Instruction, name: str) -> Iterable[View]:
-    value = getattr(instruction, name)
-    return value if isinstance(value, tuple) else (value,)
+def _in_place(instruction: Instruction, reads: Sequence[View], writes: Sequence[View]) -> list[View]:
+    """What an instruction reads in the pass that writes it: read-write operands, and what a contraction adds to."""
+    if instruction.contracts:
+        return [v for v in reads if v in writes]
+    return [v for name, r, w, _ in instruction.layout().operands if r and w for v in _views(getattr(instruction, name))]
+
+
+def _views(value: View | tuple[View, ...] | None) -> Iterable[View]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def _dma(
-    instruction: Instruction, cost: Transfer, target: Target, reads: Sequence[View], writes: Sequence[View]
+    instruction: Instruction,
+    cost: Transfer,
+    target: Target,
+    read: Sequence[View],
+    written: Sequence[View],
+    *touches: Any,
 ) -> Job:
-    dynamic = any(v.dynamic for v in (*reads, *writes))
-    store = any(v.memory.is_hbm for v in writes)
-    lane = SOFTWARE if dynamic else STORES if store else LOADS
-    engine = Engine.gpsimd if dynamic or store else Engine.sync
+    dynamic = any(v.dynamic for v in (*read, *written))
+    store = any(v.memory.is_hbm for v in written)
     kind = "software" if dynamic else "static"
     return Job(
         instruction,
-        engine,
-        lane,
-        hold_us=target.value("software_generate_us" if dynamic else "dma_trigger_us"),
-        token_us=target.value(f"{kind}_done_us"),
+        Engine.gpsimd if dynamic or store else Engine.sync,
+        SOFTWARE if dynamic else STORES if store else LOADS,
+        target.value("software_generate_us" if dynamic else "dma_trigger_us"),
+        target.value(f"{kind}_done_us"),
+        *touches,
         start_us=target.value(f"{kind}_start_us"),
         flow_us=cost.bytes / target.dma_bytes_per_us(cost.row_bytes),
         bytes=cost.bytes,
-        hbm_read_bytes=_hbm_bytes(reads),
-        hbm_written_bytes=_hbm_bytes(writes),
+        hbm_read_bytes=_hbm_bytes(read),
+        hbm_written_bytes=_hbm_bytes(written),
     )
 
 
@@ -115,7 +126,7 @@ Key = tuple[Buffer, int]
 """A buffer and the copy of the loop body that it belongs to."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Claims:
     """Which buffers come alive and die at which node of a stretch, and the bytes free when it starts."""
 
@@ -129,7 +140,7 @@ def partition_bytes(buffer: Buffer) -> int:
     return buffer.size // buffer.shape[0] * dtypes.size(buffer.dtype)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Timing:
     """When each job of a stretch issued, freed its engine, moved its bytes and delivered its token, in us."""
 
@@ -137,7 +148,7 @@ class Timing:
     free_us: list[float]
     done_us: list[float]
     flow_us: dict[int, tuple[float, float]]  # of DMAs: first and last byte
-    us: float = 0.0
+    us: float  # when all is done
 
 
 class _Order:
@@ -236,27 +247,33 @@ class _Run:
         count = len(jobs)
         self._start = [0.0] * count  # the earliest issue, by what is known so far
         self._ready = [k for k in range(count) if missing[k] == 0]
-        self._in_order: dict[str, float] = {}  # the last token of each engine, the last arrival of each ring
-        self._arrivals: list[tuple[float, int]] = []
+        self._last: dict[Engine, float] = {}  # the last token of each engine
+        self._arrivals: list[tuple[float, bool, int]] = []  # (time, whether it may enter its ring then, node)
+        self._next_static = 0.0
         self._rings = _Rings()
-        self.timing = Timing([0.0] * count, [0.0] * count, [0.0] * count, self._rings.flow)
+        self._issued, self._free, self._done = [0.0] * count, [0.0] * count, [0.0] * count
 
-    def run(self, dma_issue_us: float) -> None:
+    def run(self, dma_issue_us: float) -> Timing:
         arrivals, rings, jobs = self._arrivals, self._rings, self._jobs
         while True:
             while self._ready:
-                self._issue(self._ready.pop(), dma_issue_us)
+                self._issue(self._ready.pop())
             end = rings.next_us()
             if arrivals and arrivals[0][0] <= end:
-                now, node = heappop(arrivals)
-                rings.enter(now, jobs[node].lane, node, jobs[node].flow_us)
+                now, enters, node = heappop(arrivals)
+                if enters:
+                    rings.enter(now, jobs[node].lane, node, jobs[node].flow_us)
+                else:
+                    now = max(now, self._next_static)
+                    self._next_static = now + dma_issue_us
+                    heappush(arrivals, (now, True, node))
             elif end < math.inf:
                 now, node = rings.finish()
                 self._complete(node, now + jobs[node].token_us)
             else:
                 break
-        timing = self.timing
-        timing.us = max(max(timing.done_us, default=0.0), max(timing.free_us, default=0.0))
+        end = max(max(self._done, default=0.0), max(self._free, default=0.0))
+        return Timing(self._issued, self._free, self._done, rings.flow, end)
 
     def _release(self, node: int, now: float) -> None:
         self._start[node] = max(self._start[node], now)
@@ -264,22 +281,20 @@ class _Run:
         if not self._missing[node]:
             self._ready.append(node)
 
-    def _issue(self, node: int, dma_issue_us: float) -> None:
+    def _issue(self, node: int) -> None:
         made, now = self._jobs[node], self._start[node]
         free = now + made.hold_us
-        self.timing.issue_us[node], self.timing.free_us[node] = now, free
+        self._issued[node], self._free[node] = now, free
         if self._behind[node] >= 0:
             self._release(self._behind[node], free)
-        last = self._in_order.get(made.lane, -math.inf)
         if made.is_dma:
-            self._in_order[made.lane] = arrival = max(free + made.start_us, last + dma_issue_us)
-            heappush(self._arrivals, (arrival, node))
+            heappush(self._arrivals, (free + made.start_us, made.lane == SOFTWARE, node))
         else:
-            self._in_order[made.lane] = token = max(now + made.token_us, last)
+            self._last[made.engine] = token = max(now + made.token_us, self._last.get(made.engine, 0.0))
             self._complete(node, token)
 
     def _complete(self, node: int, now: float) -> None:
-        self.timing.done_us[node] = now
+        self._done[node] = now
         for k in self._after[node]:
             self._release(k, now)
 
@@ -292,8 +307,7 @@ def simulate(
     `turns` says which copy of an unrolled loop body each job is of, `depth` how many dynamic loops are open around it.
     """
     run = _Run(jobs, *_link(jobs, turns, Hazards(regions, depth), claims))
-    run.run(target.value("dma_issue_us"))
-    return run.timing
+    return run.run(target.value("dma_issue_us"))
 
 
 def _link(

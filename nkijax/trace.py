@@ -161,9 +161,7 @@ class Recorder:
                 )
             return found
         scope = self._open[-1].ident if self._open else -1
-        buffer = Buffer(
-            len(self.buffers), tuple(shape), dtype, memory, name, len(self._open), scope, pinned or shared
-        )
+        buffer = Buffer(len(self.buffers), tuple(shape), dtype, memory, name, len(self._open), scope, pinned or shared)
         self.buffers.append(buffer)
         if shared:
             self._shared.append(buffer)

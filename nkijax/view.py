@@ -12,32 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from nkijax import dtypes
+from nkijax.buffer import Buffer, resolve, restride, suffix_products
 from nkijax.errors import KernelError
 from nkijax.machine import Memory
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
-    """One allocation.  `shape` in elements of `dtype`, stored row-major; identity is equality.
-
-    `depth` counts the dynamic loops that were open at the allocation: each iteration of those has a fresh one.
-    """
-
-    index: int
-    shape: tuple[int, ...]
-    dtype: str
-    memory: Memory
-    name: str = ""
-    depth: int = 0
-    scope: int = -1  # the innermost dynamic loop that was open, -1 for none
-    pinned: bool = False  # a kernel argument or a shared buffer: never one of a family
-    size: int = field(init=False)
-
-    def __post_init__(self):
-        object.__setattr__(self, "size", math.prod(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +34,6 @@ class Dynamic:
     vector: bool = False
 
 
-def _suffix_products(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """An access pattern on a buffer; see the module's docstring for the address of an element."""
@@ -75,7 +47,7 @@ class View:
 
     @staticmethod
     def whole(buffer: Buffer) -> View:
-        return View(buffer, 0, _suffix_products(buffer.shape), buffer.shape, buffer.dtype)
+        return View(buffer, 0, suffix_products(buffer.shape), buffer.shape, buffer.dtype)
 
     # ---- facts
 
@@ -120,7 +92,7 @@ class View:
         """Row-major dense; dimensions of size 1, and dimension 0 on chip, do not matter."""
         first = 1 if self.memory.on_chip else 0
         dims = [(s, n) for s, n in zip(self.strides[first:], self.shape[first:], strict=True) if n != 1]
-        return all(s == want for (s, _), want in zip(dims, _suffix_products([n for _, n in dims]), strict=True))
+        return all(s == want for (s, _), want in zip(dims, suffix_products([n for _, n in dims]), strict=True))
 
     def __repr__(self) -> str:
         name = self.buffer.name or f"{self.memory.value}{self.buffer.index}"
@@ -201,7 +173,9 @@ class View:
         if self.dynamic:
             raise KernelError("dynamic index: a view has at most one run-time index")
         if self.memory.on_chip and dim == 0:
-            raise KernelError("dynamic index: the partition dimension of an on-chip tensor cannot be indexed at run time")
+            raise KernelError(
+                "dynamic index: the partition dimension of an on-chip tensor cannot be indexed at run time"
+            )
         if not 1 <= size <= self.shape[dim]:
             raise self.out_of_bounds(dim, 0, size - 1)
         _one_integer("dynamic index", index)
@@ -256,7 +230,7 @@ class View:
         if len(shape) != 1:
             self._not_partition(dim, "reshape_dim")
         sizes = resolve(tuple(shape), self.shape[dim], "reshape_dim shape")
-        inner = [s * self.strides[dim] for s in _suffix_products(sizes)]
+        inner = [s * self.strides[dim] for s in suffix_products(sizes)]
         strides = [*self.strides[:dim], *inner, *self.strides[dim + 1 :]]
         return self._with(self.offset, strides, [*self.shape[:dim], *sizes, *self.shape[dim + 1 :]])
 
@@ -265,7 +239,9 @@ class View:
         start, end = self._axis(start, "flatten_dims"), self._axis(end, "flatten_dims")
         if end > start:
             self._not_partition(start, "flatten_dims")
-        dims = [(s, n) for s, n in zip(self.strides[start : end + 1], self.shape[start : end + 1], strict=True) if n != 1]
+        dims = [
+            (s, n) for s, n in zip(self.strides[start : end + 1], self.shape[start : end + 1], strict=True) if n != 1
+        ]
         for (s, _), (t, n) in zip(dims, dims[1:], strict=False):
             if s != t * n:
                 raise KernelError(
@@ -282,9 +258,11 @@ class View:
         sizes = resolve(tuple(int(n) for n in shape), self.size, "reshape shape")
         frozen = self.memory.on_chip or bool(self.dynamic and self.dynamic.vector)
         if frozen and (not sizes or sizes[0] != self.shape[0]):
-            raise KernelError(f"reshape shape: Partition dim size must be preserved, got {self.shape[0]} -> {sizes[:1]}")
+            raise KernelError(
+                f"reshape shape: Partition dim size must be preserved, got {self.shape[0]} -> {sizes[:1]}"
+            )
         first = 1 if frozen else 0
-        strides = _restride(self.strides[first:], self.shape[first:], sizes[first:])
+        strides = restride(self.strides[first:], self.shape[first:], sizes[first:])
         if strides is None:
             raise KernelError(f"reshape shape: strides {self.strides} of shape {self.shape} do not allow {sizes}")
         return self._with(self.offset, [*self.strides[:first], *strides], sizes)
@@ -379,40 +357,3 @@ class View:
 def _one_integer(api: str, index: View) -> None:
     if index.size != 1 or not dtypes.is_int(index.dtype):
         raise KernelError(f"{api}: must be a register or a 1-element integer tile, got {index.dtype} {index.shape}")
-
-
-def resolve(sizes: tuple[int, ...], total: int, api: str) -> tuple[int, ...]:
-    """Replace one -1 in `sizes` so that their product is `total`."""
-    if sizes.count(-1) == 1:
-        known = -math.prod(sizes)
-        if known > 0 and total % known == 0:
-            sizes = tuple(total // known if n == -1 else n for n in sizes)
-    if math.prod(sizes) != total or any(n < 1 for n in sizes):
-        raise KernelError(f"{api}: must keep {total} elements, got {sizes}")
-    return sizes
-
-
-def _restride(strides: Sequence[int], shape: Sequence[int], sizes: Sequence[int]) -> list[int] | None:
-    """Strides that give `shape` the new `sizes` without a copy, or None (NumPy's no-copy reshape)."""
-    dims = [(s, n) for s, n in zip(strides, shape, strict=True) if n != 1]
-    runs: list[tuple[int, int]] = []  # (innermost stride, elements) of each maximal contiguous run
-    for s, n in dims:
-        if runs and runs[-1][0] == s * n:
-            runs[-1] = (s, runs[-1][1] * n)
-        else:
-            runs.append((s, n))
-    out: list[int] = []
-    step, left = 1, 1
-    for size in sizes:
-        if size == 1:
-            out.append(step * left if left > 1 else 1)
-            continue
-        if left == 1:
-            if not runs:
-                return None
-            step, left = runs.pop(0)
-        if left % size:
-            return None
-        left //= size
-        out.append(step * left)
-    return out

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from nkijax.isa import operators, rules
 from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp, ReduceCmd
@@ -19,9 +18,9 @@ _READ_NS = 185  # reading the accumulator out, measured on trn2
 _SUMS = (ReduceCmd.reduce, ReduceCmd.reset_reduce)
 
 
-def _check_function(inst: Instruction) -> None:
+def _check_function(inst: Activate | ActivationReduce) -> None:
     """`op` is an activation function that needs no parameter."""
-    op = getattr(inst, "op")
+    op = inst.op
     if not isinstance(op, Activation):
         raise rules.fail(inst, "op", f"must be an activation function, one of {list(ACTIVATIONS)}", op)
     if op.parameter:
@@ -42,7 +41,7 @@ def _check_affine(inst: Activate | ActivationReduce, target: Target) -> None:
             raise rules.fail(inst, "bias", "may have any dtype but tfloat32", inst.bias.dtype)
     elif inst.bias is not None and target.generation is Generation.gen2:
         raise rules.fail(inst, "bias", f"must be a (P, 1) tile on {target.name}; numbers need gen3 or later", inst.bias)
-    if inst.bias is not None and inst.op is ACTIVATIONS["reciprocal"] and target.generation is Generation.gen2:
+    if inst.bias is not None and inst.op == ACTIVATIONS["reciprocal"] and target.generation is Generation.gen2:
         raise rules.fail(inst, "bias", f"reciprocal takes no bias on {target.name}", "a bias")
 
 
@@ -61,17 +60,10 @@ def _check_accumulator(inst: Activate | ActivationReduce) -> None:
 
 def _activated(inst: Activate | ActivationReduce, read: Read) -> jax.Array:
     """op(data * scale + bias), float32."""
-    x = read(inst.data, jnp.float32)
-    if isinstance(inst.scale, View) or not _is_exactly(inst.scale, 1):
-        x = x * read(inst.scale, jnp.float32)
+    x = read(inst.data, jnp.float32) * read(inst.scale, jnp.float32)
     if inst.bias is not None:
         x = x + read(inst.bias, jnp.float32)
     return inst.op.function(x)
-
-
-def _is_exactly(number: object, value: float) -> bool:
-    """Whether an immediate is known to be `value` while the function is traced."""
-    return isinstance(number, int | float | np.number) and number == value
 
 
 def _results(inst: Activate | ActivationReduce, command: ReduceCmd, read: Read) -> tuple[jax.Array, ...]:
@@ -92,23 +84,24 @@ def _work(inst: Activate | ActivationReduce, target: Target) -> Work:
     if inst.reduce_res is not None:
         gen2 = target.generation is Generation.gen2
         issue += target.min_issue_cycles if gen2 else _READ_NS * target.ghz(Engine.scalar)
-    return Work(issue, target.latency_cycles(Engine.scalar, copy=inst.op is ACTIVATIONS["copy"]))
+    return Work(issue, target.latency_cycles(Engine.scalar, copy=inst.op == ACTIVATIONS["copy"]))
 
 
 @dataclass(frozen=True)
 class Activate(Instruction):
-    """dst = cast(op(data * scale + bias)); with a reduce_cmd, accumulator += sum over the free axis of dst before the cast
+    """dst = cast(op(data * scale + bias)); accumulator += sum of op(data * scale + bias) over the free axis
 
-    reset and reset_reduce zero the accumulator first; reset and idle add nothing; reduce_res = cast(accumulator) after
-    all that, also with idle.
+    reduce_cmd says whether: reset and reset_reduce zero the accumulator first, reset and idle then add nothing.  After
+    that reduce_res = cast(accumulator), also with idle.
     Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, whose first P lanes
         take part.
     Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
-    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res (P, 1).
+    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
+        (P, 1).
     Engine: Scalar.
     Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
-    Not emulated: the piecewise polynomials of the hardware and its garbage outside a function's valid range, except that
-        of sin; an idle instruction leaves the accumulator alone.
+    Not emulated: the piecewise polynomials of the hardware, and its garbage outside a function's valid range, except
+        that of sin; an idle instruction leaves the accumulator alone.
     Source: nki.isa.activation
     """
 
@@ -150,12 +143,14 @@ class Activate(Instruction):
 
 @dataclass(frozen=True)
 class ActivationReduce(Instruction):
-    """dst = cast(op(data * scale + bias)); reduce_res = accumulator = sum over the free axis of dst before the cast
+    """dst = cast(op(data * scale + bias)); accumulator = sum of op(data * scale + bias) over the free axis
 
-    Memory, data types, layout, engine: as nki.isa.activation with reduce_cmd.reset_reduce.
-    Memory: all in SBUF or PSUM; `accumulator` as there.
+    After that reduce_res = cast(accumulator): nki.isa.activation with reduce_cmd.reset_reduce.
+    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, whose first P lanes
+        take part.
     Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
-    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res (P, 1).
+    Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
+        (P, 1).
     Engine: Scalar.
     Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
     Not emulated: as nki.isa.activation.

@@ -167,8 +167,8 @@ class TensorScalar(Instruction):
     Layout: dst, data (P, F), P at most 128; operands numbers or (P, 1).  A unary operator's operand is None or 0.
     Engine: Vector; Scalar for (multiply, add), multiply and add; GpSimd for rsqrt and power, and only for them.
     Cost: Vector gen2 max(64, F); from gen3 on F/2, or F/4 when dst and data are bf16 or fp16 (gen4: or fp8) and
-        contiguous; F with one of them in PSUM, or F/2 for those dtypes.  Scalar F; gen4 F/2 in bf16 or fp16.  GpSimd 4F,
-        assumed for power.  One operator costs as two.
+        contiguous; F with one of them in PSUM, or F/2 for those dtypes.  Scalar F; gen4 F/2 in bf16 or fp16.  GpSimd
+        4F, assumed for power.  At least 64; one operator costs as two.
     Not emulated: tensor indirection (gen4); exact 32-bit address addition (integers go through float32).
     Source: nki.isa.tensor_scalar
     """

@@ -13,7 +13,7 @@ from jax import lax
 from nkijax import dtypes
 from nkijax.errors import KernelError
 from nkijax.isa import rules
-from nkijax.isa.accumulate import MatmulFacts, resolve_accumulate
+from nkijax.isa.accumulate import Recording, resolve_accumulate
 from nkijax.isa.move import is_member
 from nkijax.machine import Engine, Generation, Memory, Target, Work
 from nkijax.program import In, InOut, Instruction, Out, Read
@@ -224,8 +224,7 @@ class NcMatmul(Instruction):
 
 
 def matmul_instructions(
-    target: Target,
-    facts: MatmulFacts,
+    recorder: Recording,
     dst: View,
     stationary: View,
     moving: View,
@@ -244,14 +243,14 @@ def matmul_instructions(
     generation (NeuronCore-v2 multiplies by the identity like by any other matrix), `perf_mode` by name.
     """
     overwrite = is_transpose and accumulate is None
-    resolved = resolve_accumulate(dst, False if overwrite else accumulate, facts)
+    resolved = resolve_accumulate(recorder, dst, False if overwrite else accumulate)
     matmul = NcMatmul(
         dst,
         stationary,
         moving,
         is_stationary_onezero,
         is_moving_onezero,
-        is_transpose and target.generation >= Generation.gen3,
+        is_transpose and recorder.target.generation >= Generation.gen3,
         resolved.accumulate,
         tuple(tile_position),
         tuple(tile_size),

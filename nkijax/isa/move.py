@@ -81,7 +81,8 @@ def dma_queueing(inst: Instruction, target: Target, *operands: str) -> None:
     if dge_mode in (DgeMode.hwdge, DgeMode.none):
         for name in operands:
             if is_vector_indirect(getattr(inst, name)):
-                raise rules.fail(inst, name, f"dge_mode.{dge_mode.name} takes no vector_offset", "a vector-indirect one")
+                rule = f"dge_mode.{dge_mode.name} takes no vector_offset"
+                raise rules.fail(inst, name, rule, "a vector-indirect view")
 
 
 def run_bytes(view: View) -> int:
@@ -156,6 +157,9 @@ class DmaCopy(Instruction):
         if self.engine is not Engine.unknown and self.dge_mode is not DgeMode.hwdge:
             raise rules.fail(self, "engine", "is chosen only with dge_mode.hwdge", f"dge_mode.{self.dge_mode.name}")
 
+    def skips(self) -> bool:
+        return self.oob_mode is OobMode.skip
+
     def run(self, read: Read) -> tuple[Masked | jnp.ndarray, ...]:
         value = read(self.src)
         if self.src.dynamic is None or self.oob_mode is OobMode.error:
@@ -183,8 +187,8 @@ class TensorCopy(Instruction):
     Data types: any to any; equal dtypes are copied bit for bit (NaN payloads, integers above 2**24); x4 types only so.
     Layout: the same P, the same number of free elements.  Tile size: P <= 128.
     Engine: vector, scalar (not on NeuronCore-v2) or gpsimd; vector when unknown.
-    Cost, N = F: max(MIN_II, N) cycles on NeuronCore-v2, and on scalar and gpsimd (assumed for gpsimd after it).  On
-    vector of later cores N/4 for bf16 and fp16 within SBUF, N/2 where they are strided or one side is in PSUM
+    Cost: with N = F, max(MIN_II, N) cycles on NeuronCore-v2, and on scalar and gpsimd (assumed for gpsimd after it).
+    On vector of later cores N/4 for bf16 and fp16 within SBUF, N/2 where they are strided or one side is in PSUM
     (documented); N/2 for other equal dtypes within SBUF, N/1.3 for a cast within SBUF, N otherwise (measured on trn2).
     A run-time address takes at least 600 cycles.
     Source: nki.isa.tensor_copy
@@ -219,7 +223,7 @@ class TensorCopy(Instruction):
         vector = self.queue is Engine.vector and target.generation >= Generation.gen3
         issue = self.src.free / (_vector_copy_rate(self.dst, self.src, target) if vector else 1)
         least = _DYNAMIC_COPY_CYCLES if self.src.dynamic or self.dst.dynamic else target.min_issue_cycles
-        return Work(max(least, issue), target.latency_cycles(self.queue))
+        return Work(max(least, issue), target.latency_cycles(self.queue, copy=True))
 
 
 _FAST = ("bfloat16", "float16")
@@ -250,8 +254,8 @@ class Memset(Instruction):
     x4 types take 0 alone.
     Layout: any.  Tile size: P <= 128, F free.
     Engine: vector or gpsimd; vector when unknown.
-    Cost, N = F: max(MIN_II, N), and on NeuronCore-v2 max(MIN_II, N/2) for zeros of bf16 and fp16; after it measured on
-    trn2 for gpsimd, assumed for vector.  HBM: a `Transfer`.  State buffers are bookkeeping and cost nothing.
+    Cost: with N = F, max(MIN_II, N), and on NeuronCore-v2 max(MIN_II, N/2) for zeros of bf16 and fp16; after it
+    measured on trn2 for gpsimd, assumed for vector.  HBM: a `Transfer`.  State is bookkeeping and costs nothing.
     Source: nki.isa.memset
     """
 

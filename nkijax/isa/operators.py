@@ -53,7 +53,7 @@ class AluOp:
         assert self.name.isidentifier() and self.kind in _KINDS and callable(self.function), self
         assert self.arity in (1, 2), self
         assert (self.reduction is None) == (self.identity is None), self
-        assert not self.reducible or (self.reduction is not None and self.arity == 2), self
+        assert not self.reducible or (self.reduction is not None and self.arity != 1), self
 
     @property
     def bitvec(self) -> bool:
@@ -338,7 +338,10 @@ def accumulate(
         return jnp.full_like(before, op.identity)
     if command is ReduceCmd.reset_reduce:
         return reduced
-    return op(before if command is ReduceCmd.reduce else jnp.broadcast_to(loaded, reduced.shape), reduced)
+    if command is ReduceCmd.load_reduce:
+        assert loaded is not None
+        before = jnp.broadcast_to(loaded, reduced.shape)
+    return op(before, reduced)
 
 
 def with_lanes(registers: jax.Array, lanes: jax.Array) -> jax.Array:

@@ -14,13 +14,12 @@ from nkijax.machine import Engine, Memory, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
 from nkijax.view import View
 
-_MOVE_NS = 68  # measured on trn2: a register move; assumed for loads, stores and the other generations
 _MEMORIES = (Memory.sbuf, Memory.private_hbm, Memory.shared_hbm)
 _BITS = 32
 
 
 def _work(target: Target) -> Work:
-    return Work(_MOVE_NS * target.ghz(Engine.sync), target.latency_cycles(Engine.sync))
+    return Work(target.register_move_cycles, target.latency_cycles(Engine.sync))
 
 
 def _is_register(inst: Instruction, operand: str) -> None:

@@ -1,6 +1,6 @@
 """The rules that many instructions share, each a function that raises KernelError in the four-part form:
 
-    <api> <operand>: <rule>, got <what was given>
+<api> <operand>: <rule>, got <what was given>
 """
 
 from __future__ import annotations

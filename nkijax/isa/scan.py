@@ -14,7 +14,7 @@ from nkijax.isa.operators import AluOp
 from nkijax.machine import Engine, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
 
-# Pairs (op0, op1) of commutative operators where op0 distributes over op1: their steps compose to steps of the same kind.
+# Pairs (op0, op1) of commutative operators where op0 distributes over op1: two steps are one step of the same kind.
 _COMPOSABLE = {
     ("multiply", "add"),
     ("add", "maximum"),
@@ -71,9 +71,9 @@ class TensorTensorScan(Instruction):
     Layout: dst, data0, data1 (P, F), P at most 128; initial a number or (P, 1).
     Engine: Vector.
     Cost: max(64, 2F) cycles on gen2 and gen3; gen4 assumed.
-    Not emulated: nothing.  On a CPU steps run one by one (measured: as fast as in parallel, a fifth of its compile time);
-        elsewhere pairs such as (multiply, add) run in parallel, multipliers at most 1 in magnitude, sums then rounding
-        differently.
+    Not emulated: nothing.  On a CPU the steps run one by one (measured: as fast as in parallel, and compiled in a fifth
+        of the time).  Elsewhere pairs such as (multiply, add) run in parallel, given multipliers of at most 1 in
+        magnitude; their sums then round differently.
     Source: nki.isa.tensor_tensor_scan
     """
 

@@ -170,6 +170,9 @@ class DmaTranspose(Instruction):
         if src.ndim == len(_AXES[4]) and 1 not in src.shape[1:3]:
             raise rules.fail(self, "src", f"{what} in 4 dimensions needs size 1 in dimension 1 or 2", src.shape)
 
+    def skips(self) -> bool:
+        return self.oob_mode is OobMode.skip
+
     def run(self, read: Read) -> tuple[Masked | jnp.ndarray, ...]:
         shape, axes = self.src.shape, _AXES[self.src.ndim]
         value = read(self.src).reshape(shape).transpose(axes)

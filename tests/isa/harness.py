@@ -1,8 +1,7 @@
 """Executes one instruction on NumPy arrays, with no stage of nkijax in between: what the tests of the shelf stand on.
 
-    a, dst = buffer((4, 8), "float32"), buffer((4, 8), "bfloat16")
-    memory = {a: np.ones((4, 8), np.float32), dst: fresh(dst)}
-    execute(TensorCopy(whole(dst), whole(a)), memory)      # memory[dst] holds the result
+`store` makes a tile with values and a memory that holds it; `execute(instruction, memory)` runs the instruction and
+writes its results into the memory; `load` reads a view.  `rule` gives the rule that an instruction breaks.
 """
 
 from __future__ import annotations
@@ -48,6 +47,28 @@ def store(values: Any, dtype: str = "float32", memory: Memory = Memory.sbuf) -> 
     array = np.array(values).astype(dtypes.storage(dtype))
     view = tile(array.shape, dtype, memory)
     return view, {view.buffer: array}
+
+
+def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Modest values of a dtype: multiples of 1/4 in -16 to 16, integers within their range, both truth values."""
+    values = np.random.default_rng(seed).integers(-64, 65, shape)
+    storage = dtypes.storage(dtype)
+    if dtypes.is_float(dtype):
+        return (values / 4).astype(storage)
+    return (values % 2).astype(bool) if dtype == "bool" else values.astype(storage)
+
+
+def reference_cast(x: np.ndarray, dtype: str) -> np.ndarray:
+    """What storing float32 values as `dtype` gives: to nearest even, integers saturated, NaN as 0 there."""
+    x = np.asarray(x, np.float32)
+    storage = dtypes.storage(dtype)
+    if dtype == "bool":
+        return x != 0
+    if dtypes.is_float(dtype):
+        with np.errstate(over="ignore"):
+            return x.astype(storage)
+    info = np.iinfo(storage)
+    return np.clip(np.rint(np.nan_to_num(x.astype(np.float64), nan=0.0)), info.min, info.max).astype(storage)
 
 
 def _storage(view: View, memory: dict[Buffer, np.ndarray]) -> np.ndarray:

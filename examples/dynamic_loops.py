@@ -1,0 +1,127 @@
+"""One loop, six forms: what a dynamic loop costs, and what unrolling inside its body gives back.
+
+Every turn loads a tile [128, F], takes exp on the scalar engine, multiplies and adds, and stores it.
+
+    nkijax run examples/dynamic_loops.py        (or: python examples/dynamic_loops.py)
+"""
+
+import numpy as np
+
+import nkijax
+
+nkijax.install()  # from here on `import nki` is nkijax
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+P = 128  # partitions
+FORMS = (
+    "range, unrolled",
+    "fori_loop, int bound",
+    "fori_loop, register bound",
+    "fori_loop, four tiles a turn",
+    "dynamic_range",
+    "while_loop",
+)
+RANGE, FORI, FORI_REGISTER, FORI_FOUR, DYNAMIC_RANGE, WHILE = range(len(FORMS))
+# us for 64 tiles [128, 2048], as measured by a user on a trn1.2xlarge: aws-neuron-sdk, issue 1411
+MEASURED_US = {RANGE: 483, FORI: 1147, FORI_FOUR: 653, DYNAMIC_RANGE: 1147}
+
+
+def one_tile(dst, src):
+    """dst = 2 exp(src) + 1, for tiles [128, F] in HBM."""
+    x = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    e = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    y = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x, src=src)
+    nisa.activation(dst=e, op=nl.exp, data=x)
+    nisa.tensor_scalar(dst=y, data=e, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=1.0)
+    nisa.dma_copy(dst=dst, src=y)
+
+
+def tile_at(tensor, free, i, offset=0):
+    """The tile at `offset` of row i, a register."""
+    return tensor.ap(pattern=[[free, P], [1, free]], offset=offset, scalar_offset=i, indirect_dim=0)
+
+
+@nki.jit
+def exp_tiles(src, count, mode):
+    """2 exp(src) + 1; src is (N, 128 F) in HBM, a tile a row; count holds N for the loop that reads its bound."""
+    n, size = src.shape
+    free = size // P
+    out = nl.ndarray((n, size), dtype=src.dtype, buffer=nl.shared_hbm)
+
+    def turn(i):
+        one_tile(tile_at(out, free, i), tile_at(src, free, i))
+
+    if mode == RANGE:
+        for i in range(n):
+            one_tile(out[i].reshape((P, free)), src[i].reshape((P, free)))
+
+    if mode == FORI:
+        nl.fori_loop(0, n, turn)
+
+    if mode == FORI_REGISTER:
+        bound = nisa.register_alloc()
+        nisa.register_load(bound, count)
+        nl.fori_loop(0, bound, turn)
+
+    if mode == FORI_FOUR:
+        wide_src, wide_out = src.reshape((n // 4, 4 * size)), out.reshape((n // 4, 4 * size))
+
+        def four_tiles(i):
+            for k in range(4):
+                one_tile(tile_at(wide_out, free, i, k * size), tile_at(wide_src, free, i, k * size))
+
+        nl.fori_loop(0, n // 4, four_tiles)
+
+    if mode == DYNAMIC_RANGE:
+        for i in nl.dynamic_range(n):
+            turn(i)
+
+    if mode == WHILE:
+        tile = nl.zeros((1, 1), dtype=nl.int32, buffer=nl.sbuf)  # registers cannot count: counters live in SBUF
+        left = nl.full((1, 1), n, dtype=nl.int32, buffer=nl.sbuf)
+        i, more = nisa.register_alloc(), nisa.register_alloc()
+        nisa.register_load(more, left)
+
+        def until_none_left(more):
+            nisa.register_load(i, tile)
+            turn(i)
+            nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1)
+            nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1)
+            nisa.register_load(more, left)
+            return more
+
+        nl.while_loop(more, until_none_left)
+
+    return out
+
+
+def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]:
+    """Print the table, and return the modelled us of each form."""
+    src = np.random.default_rng(0).standard_normal((tiles, P * free), dtype=np.float32)
+    want = 2 * np.exp(src) + 1
+    count = np.array([[tiles]], np.int32)
+    measured = MEASURED_US if (tiles, free, target) == (64, 2048, "trn1") else {}
+
+    print(f"{tiles} tiles [{P}, {free}] float32 on {target}: load, exp, multiply-add, store")
+    print(f"{'form':<30}{'turns':>6}{'instructions':>14}{'max error':>11}{'us':>9}{'us a tile':>11}{'measured us':>13}")
+    modelled = []
+    for mode, form in enumerate(FORMS):
+        run = nkijax.profile(exp_tiles, src, count, mode, target=target)
+        error = np.abs(run.outputs / want - 1).max()
+        us = run.cost.total_us
+        recorded = len(list(nkijax.instructions(run.program)))
+        print(
+            f"{form:<30}{sum(run.trips) or '-':>6}{recorded:>14}{error:>11.1e}{us:>9.1f}{us / tiles:>11.2f}"
+            f"{measured.get(mode, ''):>13}"
+        )
+        assert error < 1e-4, f"{form}: relative error {error}"
+        modelled.append(us)
+    return modelled
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""The memory of a program while it is lowered: an array for each family of buffers, and where the walk is.
+
+A *batched* repeat is a leading axis of arrays: a family that each turn has for itself gets one, as does a value that
+differs between turns.  A *scanned* repeat is an index: a traced scalar in the offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nkijax import access, dtypes
+from nkijax.access import Address
+from nkijax.plan import axis
+from nkijax.program import Masked, Program, Repeat
+from nkijax.storage import Access, Family, Layout
+from nkijax.view import View
+
+Axes = tuple[Repeat, ...]
+"""The batched repeats that an array has leading dimensions for, outermost first."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A family's array."""
+
+    array: jax.Array
+    axes: Axes = ()
+
+
+TRIPS, ERROR = "trips", "error"  # the two entries that are no family: turns of each dynamic loop, and the error word
+Key = Family | str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the walk is: the index of each scanned repeat around, the batched repeats, and their private storages.
+
+    `loaded` has, for reads that a scan gets as inputs, this turn's elements; `deferred` collects, for writes that a
+    scan hands out, this turn's values.  Both by access.
+    """
+
+    index: dict[Repeat, jax.Array] = field(default_factory=dict)
+    batch: Axes = ()
+    private: tuple[tuple[Repeat, frozenset[Family]], ...] = ()
+    loaded: dict[Access, Stored] = field(default_factory=dict)
+    deferred: dict[Access, Stored] = field(default_factory=dict)
+
+    def axes_of(self, family: Family) -> Axes:
+        """The batched repeats that each have their own copy of `family`."""
+        return tuple(
+            r for r in self.batch if family.is_local_to(r) or any(r is p and family in fs for p, fs in self.private)
+        )
+
+    def ordered(self, sets: Iterable[Axes]) -> Axes:
+        """The union of axes, in nesting order."""
+        found = {r for s in sets for r in s}
+        return tuple(r for r in self.batch if r in found)
+
+
+class Environment:
+    """Arrays by family, and the place of the walk."""
+
+    def __init__(
+        self, program: Program, where: Layout, arrays: dict[Key, Stored] | None = None, place: Place | None = None
+    ):
+        self.program, self.where = program, where
+        self.precise = program.target.precise
+        self.arrays = {} if arrays is None else arrays
+        self.place = place or Place()
+
+    def at(self, place: Place) -> Environment:
+        """The same memory, elsewhere in the walk."""
+        return Environment(self.program, self.where, self.arrays, place)
+
+    def fork(self, place: Place) -> Environment:
+        """A copy: what the body of a loop does to it stays there."""
+        return Environment(self.program, self.where, dict(self.arrays), place)
+
+    # ---- whole arrays
+
+    def fresh(self, family: Family) -> Stored:
+        """Memory that nothing has written: poison, or zero where the program says so."""
+        buffer = family.buffer
+        kind = dtypes.storage(buffer.dtype, self.precise)
+        zero = buffer.index in self.program.zeros
+        fill = np.zeros((), kind) if zero else dtypes.poison(buffer.dtype, self.precise)
+        return Stored(jnp.full(family.shape, fill, kind))
+
+    def stored(self, family: Family) -> Stored:
+        if family not in self.arrays:
+            self.arrays[family] = self.fresh(family)
+        return self.arrays[family]
+
+    def pack(self, keys: Sequence[Key]) -> list[jax.Array]:
+        """Arrays to carry, each with all the axes that it may get here: a carry keeps its shape."""
+        out = []
+        for key in keys:
+            if isinstance(key, Family):
+                s = self.stored(key)
+                out.append(spread(s.array, s.axes, self.place.axes_of(key)))
+            else:
+                out.append(self.arrays[key].array)
+        return out
+
+    def unpack(self, keys: Sequence[Key], arrays: Sequence[jax.Array]) -> None:
+        """The inverse of `pack`."""
+        for key, array in zip(keys, arrays, strict=True):
+            self.arrays[key] = Stored(array, self.place.axes_of(key) if isinstance(key, Family) else ())
+
+    def leave(self, repeat: Repeat, private: frozenset[Family]) -> None:
+        """End of a batched repeat: its locals are gone; of a private storage the last turn's copy stays."""
+        for key in list(self.arrays):
+            s = self.arrays[key]
+            if not isinstance(key, Family):
+                continue
+            if key.is_local_to(repeat):
+                del self.arrays[key]
+            elif repeat in s.axes:
+                at = s.axes.index(repeat)
+                rest = tuple(r for r in s.axes if r is not repeat)
+                self.arrays[key] = Stored(jnp.take(s.array, repeat.count - 1, axis=at), rest)
+
+    # ---- accesses
+
+    def address(self, a: Access, own: Axes) -> tuple[Address, Axes]:
+        """Where an access is in its family's array, and the batched repeats that became dimensions of its pattern."""
+        table, strides, shape = a.table, list(a.view.strides), list(a.view.shape)
+        moving: list[Repeat] = []
+        indices: list[jax.Array] = []
+        for repeat in reversed(a.repeats):
+            k = axis(a, repeat)
+            if repeat in self.place.index:
+                indices.insert(0, self.place.index[repeat])
+                continue
+            step = int(np.diff(table, axis=k).flat[0])
+            table = table.take(0, axis=k)
+            if step and repeat not in own:
+                moving.insert(0, repeat)
+                strides.insert(0, step)
+                shape.insert(0, repeat.count)
+        size = a.view.storage_size * a.family.slots
+        natural = in_elements(a.family, a.view)
+        address = Address(size, natural, a.view.dtype, tuple(strides), tuple(shape), table, tuple(indices))
+        if a.index is not None:
+            address = self._with_index(address, a, len(moving))
+        return address, tuple(moving)
+
+    def _with_index(self, address: Address, a: Access, lead: int) -> Address:
+        dynamic = a.view.dynamic
+        assert dynamic is not None and a.index is not None
+        index, axes = self.load(a.index)
+        assert not axes, "the plan scans repeats with run-time indices of their own"
+        index = index.astype(np.int32)  # uint32 beyond int32 turns negative: out of bounds all the same
+        moved = {"rows": index.reshape(-1), "row_dim": lead} if dynamic.vector else {"scalar": index.reshape(())}
+        return replace(address, stride=dynamic.stride, limit=dynamic.limit, **moved)
+
+    def load(self, a: Access) -> tuple[jax.Array, Axes]:
+        """The elements of an access, in its view's shape behind one dimension for each of the returned axes."""
+        if a in self.place.loaded:
+            found = self.place.loaded[a]
+            return found.array, found.axes
+        s = self.stored(a.family)
+        address, moving = self.address(a, s.axes)
+        negative = [k for k in range(len(moving)) if address.strides[k] < 0]
+        read = partial(access.read, address=_upward(address, negative))
+        for _ in s.axes:
+            read = jax.vmap(read)
+        x = _flip(read(s.array), [len(s.axes) + k for k in negative])
+        axes = (*s.axes, *moving)
+        order = self.place.ordered([axes])
+        return x.transpose([*(axes.index(r) for r in order), *range(len(axes), x.ndim)]), order
+
+    def store(self, a: Access, value: Any, axes: Axes) -> None:
+        """Write a result, (…axes, anything of the view's size), casting it to the view's dtype."""
+        mask = None
+        if isinstance(value, Masked):
+            value, mask = value.value, value.mask
+        lead = tuple(r.count for r in axes)
+        x = dtypes.cast(jnp.asarray(value), a.view.dtype, self.precise).reshape(lead + a.view.shape)
+        if a in self.place.deferred:
+            self.place.deferred[a] = Stored(x, axes)
+            return
+        if mask is not None:
+            old, old_axes = self.load(a)
+            every = self.place.ordered([axes, old_axes])
+            mask = spread(mask.reshape(lead + a.view.shape), axes, every)
+            x, axes = jnp.where(mask, spread(x, axes, every), spread(old, old_axes, every)), every
+        self.put(a, x, axes)
+
+    def put(self, a: Access, x: jax.Array, axes: Axes) -> None:
+        """Write elements as they are: in the view's dtype and shape, behind `axes`."""
+        allowed = self.place.axes_of(a.family)
+        address, moving = self.address(a, allowed)
+        negative = [k for k in range(len(moving)) if address.strides[k] < 0]
+        address = _upward(address, negative)
+        if access.covers(address):
+            s, own = self.fresh(a.family), tuple(r for r in allowed if r in axes)
+        else:
+            s = self.stored(a.family)
+            own = tuple(r for r in allowed if r in axes or r in s.axes)
+        x = _flip(spread(x, axes, (*own, *moving)), [len(own) + k for k in negative])
+        write = partial(access.write, address=address)
+        for _ in own:
+            write = jax.vmap(write)
+        self.arrays[a.family] = Stored(write(spread(s.array, s.axes, own), value=x), own)
+
+    def read_view(self, view: View) -> jax.Array:
+        """A view of the flat program (an output) at the end of the walk."""
+        family = self.where.family[view.buffer.index]
+        offset = np.asarray(self.where.slot[view.buffer.index] * view.storage_size + view.offset)
+        size = view.storage_size * family.slots
+        address = Address(size, in_elements(family, view), view.dtype, view.strides, view.shape, offset)
+        return access.read(self.stored(family).array, address)
+
+
+# ---- axes
+
+
+def in_elements(family: Family, view: View) -> tuple[int, ...]:
+    """The family's shape in elements of the view's dtype."""
+    shape = family.shape
+    own, seen = family.buffer.size, view.storage_size
+    if own == seen:
+        return shape
+    return (*shape[:-1], shape[-1] * seen // own) if shape[-1] * seen % own == 0 else (seen * family.slots,)
+
+
+def spread(x: jax.Array, axes: Axes, every: Axes) -> jax.Array:
+    """The array with leading axes `axes` broadcast to `every`, in that order."""
+    if axes == every:
+        return x
+    rest = x.shape[len(axes) :]
+    order = [axes.index(r) for r in every if r in axes]
+    assert len(order) == len(axes), "a value may not lose an axis"
+    x = x.transpose([*order, *range(len(axes), x.ndim)])
+    x = x.reshape([r.count if r in axes else 1 for r in every] + list(rest))
+    return jnp.broadcast_to(x, (*(r.count for r in every), *rest))
+
+
+def contract(x: jax.Array, axes: Axes, summing: Axes) -> tuple[jax.Array, Axes]:
+    """Merge the summed axes into the partition dimension; an operand that lacks one is repeated along it."""
+    keep = tuple(r for r in axes if r not in summing)
+    x = spread(x, axes, (*keep, *summing))
+    n, m = len(keep), len(keep) + len(summing) + 1
+    terms = int(np.prod(x.shape[n:m], dtype=np.int64))
+    return x.reshape(*x.shape[:n], terms, *x.shape[m:]), keep
+
+
+def _upward(address: Address, negative: Sequence[int]) -> Address:
+    """The same elements with these pattern dimensions counted from the other end."""
+    if not negative:
+        return address
+    strides, offsets = list(address.strides), address.offsets
+    for k in negative:
+        offsets = offsets + strides[k] * (address.shape[k] - 1)
+        strides[k] = -strides[k]
+    return replace(address, strides=tuple(strides), offsets=offsets)
+
+
+def _flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+    return jnp.flip(x, dims) if dims else x

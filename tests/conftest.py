@@ -1,0 +1,18 @@
+"""Strict JAX on the CPU for every test, and no deadline for hypothesis, since a first call compiles."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import hypothesis
+import jax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile("nkijax", deadline=None)
+hypothesis.settings.load_profile("nkijax")
+
+# What NKI users set must not reach a test that does not ask for it.
+for name in ("NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "NKI_SIMULATOR", "NKI_ARTIFACTS_DIR"):
+    os.environ.pop(name, None)

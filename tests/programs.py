@@ -1,0 +1,211 @@
+"""Random programs for the property tests of rolling and lowering, and their meaning, one instruction after another.
+
+A program is made by nested Python loops over statements that pick tiles and windows by the loop indices: fresh tiles,
+lists of tiles, double buffers, shared tiles updated in place, aliasing views, peeled turns, and dynamic loops.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from nkijax import dtypes
+from nkijax.isa.elementwise import TensorScalar, TensorTensor
+from nkijax.isa.move import DmaCopy, Memset, TensorCopy
+from nkijax.isa.operators import ALU
+from nkijax.isa.register import RegisterLoad
+from nkijax.machine import TRN2, Memory
+from nkijax.program import Instruction, Loop, Program
+from nkijax.trace import Recorder
+from nkijax.view import Buffer, View
+from tests.isa import harness
+
+ROWS, COLUMNS, P, F = 16, 6, 2, 3
+
+
+class Maker:
+    """Writes one random program."""
+
+    def __init__(self, random: Random, dynamic: bool = True, dtype: str = "float32"):
+        self.random, self.dynamic, self.dtype = random, dynamic, dtype
+        self.recorder = Recorder("random", TRN2)
+
+    def make(self) -> Program:
+        r = self.recorder
+        self.x = r.argument((ROWS, COLUMNS), "float32", "x", False)
+        self.y = r.argument((ROWS, COLUMNS), "float32", "y", False)
+        self.n = r.argument((4, 1), "int32", "n", False)
+        return r.record(self._kernel)
+
+    def _kernel(self):
+        r, random = self.recorder, self.random
+        self.out = View.whole(r.allocate((ROWS, COLUMNS), "float32", Memory.shared_hbm))
+        self.tiles = [self._tile() for _ in range(random.randint(1, 4))]
+        for t in self.tiles:
+            r.emit(Memset(t, float(random.randint(-2, 2))))
+        for _ in range(random.randint(1, 3)):
+            self._loop([], 0)
+        return [self.out, self.y]
+
+    def _tile(self) -> View:
+        return View.whole(self.recorder.allocate((P, F), self.dtype, Memory.sbuf))
+
+    # ---- structure
+
+    def _loop(self, indices: list[int], depth: int) -> None:
+        random = self.random
+        count = random.choice([1, 2, 3, 4, 5])
+        script = [self._statement(depth) for _ in range(random.randint(1, 4))]
+        nested = depth < 2 and random.random() < 0.5
+        inner = (random.choice([1, 2, 3]), [self._statement(depth) for _ in range(random.randint(1, 3))])
+        peeled = random.random() < 0.2
+        for i in range(count):
+            self.fresh = None
+            if peeled and i == 0:
+                self.recorder.emit(Memset(self.tiles[0], 1.0))
+            for s in script:
+                s([*indices, i])
+            if nested:
+                for j in range(inner[0]):
+                    for s in inner[1]:
+                        s([*indices, i, j])
+        if self.dynamic and depth == 0 and random.random() < 0.4:
+            self._dynamic_loop()
+
+    def _dynamic_loop(self) -> None:
+        r, random = self.recorder, self.random
+        upper: View | int = random.choice([0, 1, 3])
+        if random.random() < 0.5:
+            upper = r.register()
+            r.emit(RegisterLoad(upper, self.n.slice(0, random.randint(0, 2), 3).slice(0, 0, 1)))
+        script = [self._statement(0) for _ in range(random.randint(1, 3))]
+        repeat = random.choice([1, 2, 3])
+        moving = random.random() < 0.7
+        for i in r.turns("loop", 0, upper, 1):
+            self.fresh = None
+            for k in range(repeat):
+                for s in script:
+                    s([k])
+            if moving:
+                t = self._tile()
+                row = self.x.slice(1, 0, F).reshape_dim(0, (ROWS // P, P)).select(0, i)
+                r.emit(DmaCopy(t, row))
+                r.emit(TensorTensor(self.tiles[0], self.tiles[0], t, ALU["add"]))
+                r.emit(DmaCopy(self.out.slice(1, F, 2 * F).reshape_dim(0, (ROWS // P, P)).select(0, i), t))
+        self.fresh = None
+
+    # ---- statements: each picks its operands by the loop indices, the same way in every turn
+
+    def _pick(self):
+        random = self.random
+        a, b, c = (random.randint(0, 2) for _ in range(3))
+        return lambda idx, n: (a * idx[-1] + b * (idx[-2] if len(idx) > 1 else 0) + c) % n
+
+    def _operand(self):
+        pick, fresh = self._pick(), self.random.random() < 0.5
+        columns = self.random.choice([None, None, None, 0, 1])
+
+        def operand(idx) -> View:
+            t = self.fresh if fresh and self.fresh is not None else self.tiles[pick(idx, len(self.tiles))]
+            return t if columns is None else t.slice(1, columns, columns + 2)
+
+        return operand
+
+    def _window(self, tensor):
+        pick, column = self._pick(), self._pick()
+
+        def window(idx, like: View) -> View:
+            row = pick(idx, ROWS // P) * P
+            c = column(idx, 2) * F
+            return tensor.slice(0, row, row + P).slice(1, c, c + like.shape[1])
+
+        return window
+
+    def _statement(self, depth: int):
+        kind = self.random.choice(
+            ["load", "load", "store", "store", "binary", "binary", "scalar", "copy", "memset", "new"]
+        )
+        return getattr(self, f"_{kind}")()
+
+    def _load(self):
+        window = self._window(self.random.choice([self.x, self.x, self.y]))
+
+        def load(idx):
+            self.fresh = self._tile()
+            self.recorder.emit(DmaCopy(self.fresh, window(idx, self.fresh)))
+
+        return load
+
+    def _store(self):
+        window, operand = self._window(self.random.choice([self.out, self.out, self.y])), self._operand()
+
+        def store(idx):
+            t = operand(idx)
+            self.recorder.emit(DmaCopy(window(idx, t), t))
+
+        return store
+
+    def _binary(self):
+        op, d, a, b = ALU[self.random.choice(["add", "subtract", "maximum"])], *(self._operand() for _ in range(3))
+
+        def binary(idx):
+            views = [v if v.shape == (P, 2) else v.slice(1, 0, 2) for v in (d(idx), a(idx), b(idx))]
+            self.recorder.emit(TensorTensor(*views, op))
+
+        return binary
+
+    def _scalar(self):
+        operand, varies = self._operand(), self.random.random() < 0.5
+
+        def scalar(idx):
+            t = operand(idx)
+            self.recorder.emit(TensorScalar(t, t, ALU["add"], float(idx[-1] if varies else 1)))
+
+        return scalar
+
+    def _copy(self):
+        d, a = self._operand(), self._operand()
+
+        def copy(idx):
+            dst, src = d(idx), a(idx)
+            n = min(dst.shape[1], src.shape[1])
+            self.recorder.emit(TensorCopy(dst.slice(1, 0, n), src.slice(1, 0, n)))
+
+        return copy
+
+    def _memset(self):
+        operand, varies = self._operand(), self.random.random() < 0.5
+        return lambda idx: self.recorder.emit(Memset(operand(idx), float(idx[-1] if varies else 3)))
+
+    def _new(self):
+        return lambda idx: setattr(self, "fresh", None)
+
+
+def arguments(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x, y = (rng.integers(-8, 8, (ROWS, COLUMNS)).astype(np.float32) for _ in range(2))
+    return x, y, np.array([[2], [0], [3], [1]], np.int32)
+
+
+def interpret(program: Program, inputs) -> list[np.ndarray]:
+    """The program's outputs, by executing the flat program on NumPy memory."""
+    memory: dict[Buffer, np.ndarray] = {}
+    for b in program.buffers:
+        memory[b] = np.full(b.shape, dtypes.poison(b.dtype)).astype(dtypes.storage(b.dtype))
+    for b, x in zip(program.arguments, inputs, strict=True):
+        memory[b] = np.array(x)
+    _interpret(program.body, memory)
+    return [harness.load(v, memory).reshape(v.shape) for v in program.outputs]
+
+
+def _interpret(nodes, memory) -> None:
+    for node in nodes:
+        if isinstance(node, Instruction):
+            harness.execute(node, memory)
+        else:
+            assert isinstance(node, Loop) and node.condition is None
+            bounds = [int(harness.load(b, memory)) if isinstance(b, View) else b for b in (node.lower, node.upper)]
+            for i in range(*bounds, node.step):
+                memory[node.register.buffer][...] = i
+                _interpret(node.body, memory)

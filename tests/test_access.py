@@ -1,0 +1,140 @@
+"""Reads and writes by patterns, against NumPy index arithmetic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nkijax import access, box
+from nkijax.access import Address
+
+
+def index_array(strides, shape, offset):
+    grids = np.indices(shape)
+    return offset + sum(s * g for s, g in zip(strides, grids, strict=True))
+
+
+def address(natural, strides, shape, offset, dtype="float32", **kw):
+    return Address(int(np.prod(natural)), tuple(natural), dtype, tuple(strides), tuple(shape), np.asarray(offset), **kw)
+
+
+@st.composite
+def patterns(draw):
+    """A storage shape, and a pattern inside it: slices with steps, permutations, broadcasts, or arbitrary strides."""
+    natural = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    size = int(np.prod(natural))
+    if draw(st.booleans()):
+        units = [int(np.prod(natural[k + 1 :])) for k in range(len(natural))]
+        strides, shape, offset = [], [], 0
+        for n, unit in zip(natural, units, strict=True):
+            start = draw(st.integers(0, n - 1))
+            step = draw(st.integers(1, 3))
+            count = draw(st.integers(1, (n - 1 - start) // step + 1))
+            offset += start * unit
+            strides.append(step * unit)
+            shape.append(count)
+        order = draw(st.permutations(range(len(shape))))
+        strides, shape = [strides[k] for k in order], [shape[k] for k in order]
+        if draw(st.booleans()):
+            strides, shape = [0, *strides], [draw(st.integers(1, 3)), *shape]
+    else:
+        strides = draw(st.lists(st.integers(0, 7), min_size=1, max_size=3))
+        shape = [draw(st.integers(1, 4)) for _ in strides]
+        while sum(s * (n - 1) for s, n in zip(strides, shape, strict=True)) >= size:
+            shape = [max(1, n - 1) for n in shape]
+            if max(shape) == 1:
+                break
+        offset = draw(st.integers(0, size - 1 - sum(s * (n - 1) for s, n in zip(strides, shape, strict=True))))
+    return natural, strides, shape, offset
+
+
+@settings(max_examples=80, deadline=None)
+@given(patterns())
+def test_read_is_indexing(case):
+    natural, strides, shape, offset = case
+    data = np.arange(np.prod(natural), dtype=np.float32).reshape(natural)
+    got = access.read(jnp.asarray(data), address(natural, strides, shape, offset))
+    np.testing.assert_array_equal(got, data.ravel()[index_array(strides, shape, offset)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(patterns())
+def test_write_is_indexed_assignment(case):
+    natural, strides, shape, offset = case
+    index = index_array(strides, shape, offset)
+    if len(np.unique(index)) < index.size:  # which of overlapping writes stays is the machine's choice
+        return
+    data = np.zeros(natural, np.float32)
+    value = np.arange(1, index.size + 1, dtype=np.float32).reshape(shape)
+    a = address(natural, strides, shape, offset)
+    got = access.write(jnp.asarray(data), a, jnp.asarray(value))
+    want = data.ravel().copy()
+    want[index] = value
+    np.testing.assert_array_equal(np.asarray(got).ravel(), want)
+    assert not access.covers(a) or index.size == data.size
+
+
+def test_slices_of_tiles_are_boxes_not_gathers():
+    natural = (128, 4, 512)
+    cases = [
+        ((2048, 512, 1), (128, 4, 512), 0),
+        ((2048, 1), (128, 512), 1024),
+        ((2048, 512, 1), (64, 2, 100), 64 * 2048 + 612),
+    ]
+    for strides, shape, offset in cases:
+        assert box.find(128 * 2048, natural, strides, shape, np.asarray(offset)) is not None
+    text = str(jax.make_jaxpr(lambda x: access.read(x, address(natural, *cases[2])))(jnp.zeros(natural)))
+    assert "gather" not in text
+
+
+def test_a_large_pattern_is_never_enumerated():
+    shape = jax.ShapeDtypeStruct((4096, 4096), np.float32)
+    a = address((4096, 4096), (4097, 1), (1000, 1000), 3)  # not a box
+    jaxpr = jax.make_jaxpr(lambda x: access.read(x, a))(shape)
+    assert all(np.size(c) < 10 for c in jaxpr.consts)
+
+
+@pytest.mark.parametrize("offset", [np.arange(4) * 6, np.array([0, 12, 6, 18])])
+def test_offset_tables_follow_the_loop_index(offset):
+    data = jnp.arange(24, dtype=jnp.float32).reshape(4, 6)
+    read = jax.jit(lambda i: access.read(data, address((4, 6), (1,), (6,), offset, indices=(i,))))
+    for i in range(4):
+        np.testing.assert_array_equal(read(jnp.int32(i)), data.ravel()[offset[i] : offset[i] + 6])
+
+
+def test_scalar_index_moves_the_pattern_and_is_clamped_not_wrapped():
+    data = jnp.arange(24, dtype=jnp.float32).reshape(4, 6)
+    a = lambda i: address((4, 6), (1,), (3,), 1, scalar=i, stride=6, limit=4)  # noqa: E731
+    for i in range(4):
+        np.testing.assert_array_equal(access.read(data, a(jnp.int32(i))), data[i, 1:4])
+        assert bool(access.valid(a(jnp.int32(i))))
+    assert not bool(access.valid(a(jnp.int32(4)))) and not bool(access.valid(a(jnp.int32(-1))))
+
+
+@pytest.mark.parametrize("columns", [(0, 6), (2, 3)])
+def test_row_indices_gather_and_scatter(columns):
+    start, n = columns
+    data = jnp.arange(30, dtype=jnp.float32).reshape(5, 6)
+    rows = jnp.array([3, 0, 4], jnp.int32)
+    a = address((5, 6), (0, 1), (3, n), start, rows=rows, stride=6, limit=5)
+    np.testing.assert_array_equal(access.read(data, a), data[rows, start : start + n])
+    value = -jnp.ones((3, n))
+    np.testing.assert_array_equal(access.write(data, a, value), data.at[rows, start : start + n].set(-1))
+
+
+def test_scatter_drops_rows_outside():
+    data = jnp.zeros((4, 2))
+    for strides in ((0, 1), (0, 2)):  # rows of a box, and an irregular pattern
+        a = address((4, 2), strides, (3, 1), 0, rows=jnp.array([1, -1, 4], jnp.int32), stride=2, limit=4)
+        out = access.write(data, a, jnp.ones((3, 1)))
+        np.testing.assert_array_equal(out, data.at[1, 0].set(1))
+
+
+def test_views_of_another_dtype_share_bits():
+    data = jnp.array([[1.0, -2.0]], jnp.float32)
+    words = access.read(data, address((1, 4), (1,), (4,), 0, "uint16"))
+    np.testing.assert_array_equal(words, np.asarray(data).view(np.uint16).ravel())
+    back = access.write(data, address((1, 4), (1,), (2,), 2, "bfloat16"), jnp.array([0, 1], jnp.bfloat16))
+    np.testing.assert_array_equal(back, [[1.0, 1.0]])
