@@ -21,6 +21,7 @@ import numpy as np
 import nkijax
 from bench.kernels import Case, cases, many_tiles, tiny
 from nkijax import api
+from nkijax.call import Call
 from nkijax.lower import lower
 from nkijax.roll import roll
 
@@ -55,7 +56,7 @@ def paired(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, 
 def stages(case: Case, rolled: bool = True) -> tuple[dict[str, Any], Callable[..., Any]]:
     """Seconds of every stage up to the first result, and the compiled function."""
     target = api.Options(TARGET).resolve()
-    call = api._Call(api.as_kernel(case.kernel), case.inputs, {})
+    call = Call(api.as_kernel(case.kernel), case.inputs, {})
     out: dict[str, Any] = {}
     out["trace"], (program, _) = seconds(lambda: api._record(call, target))
     out["recorded"] = len(list(nkijax.instructions(program.body)))

@@ -88,3 +88,8 @@ def update(x: Any, value: jax.Array) -> None:
         x[...] = np.asarray(value).astype(x.dtype, copy=False)
     elif _is_torch(x):
         x.copy_(from_jax(value, "torch"))
+
+
+def constant(x: Any, dtype: str) -> np.ndarray:
+    """An array as the storage of an NKI dtype, converted as NumPy does."""
+    return np.asarray(to_jax(x)).astype(dtypes.storage(dtype))

@@ -115,9 +115,10 @@ def _round_to_grid(x: jax.Array, mantissa_bits: int, least_exponent: int) -> jax
 
     Its derivative is 1, as that of every float cast in JAX.
     """
-    _, exponent = jnp.frexp(x)
-    step = jnp.ldexp(jnp.float32(1), jnp.maximum(exponent - 1, least_exponent) - mantissa_bits)
-    return jnp.where(jnp.isfinite(x), jnp.round(x / step) * step, x)
+    scale = np.float32(2.0 ** (mantissa_bits - least_exponent))
+    subnormal = jnp.round(x * scale) / scale  # reduce_precision would flush these to zero
+    normal = lax.reduce_precision(x, 8, mantissa_bits)
+    return jnp.where(jnp.abs(x) < 2.0**least_exponent, subnormal, normal)
 
 
 @_round_to_grid.defjvp
@@ -125,8 +126,8 @@ def _round_to_grid_jvp(mantissa_bits, least_exponent, primals, tangents):
     return _round_to_grid(primals[0], mantissa_bits, least_exponent), tangents[0]
 
 
-# The exponent of the least normal number of each 8-bit float.
-_FP8 = {"float8_e4m3": -6, "float8_e4m3fn": -6, "float8_e5m2": -14}
+# The exponent of the least normal number of each narrow float.
+_LEAST_EXPONENT = {"float16": -14, "float8_e4m3": -6, "float8_e4m3fn": -6, "float8_e5m2": -14}
 
 
 def _to_int(x: jax.Array, kind: np.dtype) -> jax.Array:
@@ -161,8 +162,8 @@ def cast(x: jax.Array, dtype: str, precise: bool = True) -> jax.Array:
         return _to_int(x, target)
     if not precise or dtype == "float32":
         return x
-    if dtype in _FP8:
-        x = _round_to_grid(x, kind.mantissa_bits, _FP8[dtype])
+    if dtype in _LEAST_EXPONENT:
+        x = _round_to_grid(x, kind.mantissa_bits, _LEAST_EXPONENT[dtype])
     elif dtype != "float8_e8m0fnu":
         x = lax.reduce_precision(x, kind.exponent_bits, kind.mantissa_bits)
     return x.astype(target)

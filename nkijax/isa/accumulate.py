@@ -120,7 +120,7 @@ class MatmulFacts:
         for known, pattern, before in reversed(self._loops.pop()):
             if before is None:
                 del known.patterns[pattern]
-                pass
+                known.bytes = None
             else:
                 known.patterns[pattern] = before
 

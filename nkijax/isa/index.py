@@ -30,22 +30,28 @@ def as_pattern(pattern: Pattern) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(x) if isinstance(x, numbers.Integral) else x for x in pair) for pair in pattern)
 
 
+def _fits(x: object) -> bool:
+    return isinstance(x, numbers.Integral) and -(2**31) <= int(x) < 2**31
+
+
 def check_pattern(inst: Any) -> None:
-    """`pattern`, `offset` and `channel_multiplier` are integers, and the pattern counts the free elements of dst."""
+    """`pattern`, `offset` and `channel_multiplier` are int32, and the pattern counts the free elements of dst."""
     pattern = inst.pattern
-    pairs = all(len(p) == 2 and all(isinstance(x, int) for x in p) and p[1] > 0 for p in pattern)  # noqa: PLR2004
+    pairs = all(len(p) == 2 and all(map(_fits, p)) and p[1] > 0 for p in pattern)  # noqa: PLR2004
     if not pairs or not 1 <= len(pattern) <= _DIMS:
-        raise rules.fail(inst, "pattern", f"must be 1 to {_DIMS} pairs [step, count] of integers", pattern)
+        raise rules.fail(inst, "pattern", f"must be 1 to {_DIMS} pairs [step, count] of 32-bit integers", pattern)
     if math.prod(n for _, n in pattern) != inst.dst.free:
         raise rules.fail(inst, "pattern", f"must count the {inst.dst.free} free elements of dst", pattern)
-    if not isinstance(inst.channel_multiplier, numbers.Integral):
-        raise rules.fail(inst, "channel_multiplier", "must be an integer", repr(inst.channel_multiplier))
+    if not _fits(inst.channel_multiplier):
+        raise rules.fail(inst, "channel_multiplier", "must be a 32-bit integer", repr(inst.channel_multiplier))
     offset = inst.offset
     if isinstance(offset, View):
         if offset.memory is not Memory.register:
-            raise rules.fail(inst, "offset", "must be an integer or a register", f"a tile in {offset.memory.value}")
-    elif not isinstance(offset, numbers.Integral):
-        raise rules.fail(inst, "offset", "must be an integer or a register", repr(offset))
+            raise rules.fail(
+                inst, "offset", "must be a 32-bit integer or a register", f"a tile in {offset.memory.value}"
+            )
+    elif not _fits(offset):
+        raise rules.fail(inst, "offset", "must be a 32-bit integer or a register", repr(offset))
 
 
 def affine(inst: Any, read: Read) -> jax.Array:
@@ -54,8 +60,7 @@ def affine(inst: Any, read: Read) -> jax.Array:
     value = jnp.broadcast_to(read(inst.offset, jnp.int32).reshape(()), shape)
     for dim, step in enumerate((inst.channel_multiplier, *(s for s, _ in inst.pattern))):
         if step:
-            wrapped = np.asarray(step).astype(np.int32)
-            value = value + wrapped * lax.broadcasted_iota(jnp.int32, shape, dim)
+            value = value + np.int32(step) * lax.broadcasted_iota(jnp.int32, shape, dim)
     return value.reshape(shape[0], -1)
 
 

@@ -9,6 +9,7 @@ Source: nki.api.shared (Supported Math Operators, Supported Activation Functions
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from nkijax import dtypes
@@ -308,6 +310,8 @@ def not_packed(inst: Instruction, *operands: str) -> None:
 
 def bits(read: Read, operand: Any) -> jax.Array:
     """The raw bits of an integer operand, zero-extended to uint32: bitvec rows then need to know no dtype."""
+    if isinstance(operand, numbers.Integral):  # a mask such as -1, known while the function is traced
+        return jnp.asarray(np.uint32(int(operand) & _ALL_ONES))
     if not isinstance(operand, View):
         return read(operand, jnp.uint32)
     x = read(operand)

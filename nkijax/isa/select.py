@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ _SELECT_START_CYCLES = 150  # documented for gen2
 _SELECT_PASSES = 1.015  # measured on trn2, where the start is part of the latency
 _PREDICATED_PASSES = 1.065  # measured on trn2
 _PREDICATES = ("uint8", "uint16", "uint32")
+_WORDS = ("int32", "uint32")
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,18 @@ class TensorCopyPredicated(Instruction):
 
     def run(self, read: Read) -> tuple[Masked, ...]:
         chosen = (read(self.predicate) != 0) != self.reverse_pred
-        value = read(self.src)
-        if not isinstance(self.src, View) and jnp.issubdtype(value.dtype, jnp.integer):
-            kind = dtypes.KINDS[self.dst.dtype]  # an integer goes into an integer exactly, not through float32
-            value = value.astype(kind.storage if kind.family == "int" else jnp.float32)
+        value = read(self.src) if isinstance(self.src, View) else self._number(read)
         return (Masked(jnp.broadcast_to(value, chosen.shape), chosen),)
+
+    def _number(self, read: Read) -> jnp.ndarray:
+        """`src` as float32; an integer for a 32-bit integer dst exactly."""
+        storage = dtypes.storage(self.dst.dtype)
+        if self.dst.dtype in _WORDS and isinstance(self.src, numbers.Integral):
+            return read(self.src, storage)
+        value = read(self.src)
+        if self.dst.dtype in _WORDS and jnp.issubdtype(value.dtype, jnp.integer):
+            return value.astype(storage)
+        return value.astype(jnp.float32)
 
     def cycles(self, target: Target) -> Work:
         n = self.dst.free

@@ -229,8 +229,8 @@ ops = st.builds(
     value=st.integers(1, 1000).map(float),
 )
 programs = st.recursive(
-    st.lists(ops, min_size=1, max_size=5),
-    lambda body: st.lists(ops | st.builds(LoopOp, trips=st.integers(0, 2), body=body), min_size=2, max_size=5),
+    st.lists(ops, min_size=3, max_size=6),
+    lambda body: st.lists(ops | st.builds(LoopOp, trips=st.integers(0, 2), body=body), min_size=3, max_size=6),
     max_leaves=10,
 )
 

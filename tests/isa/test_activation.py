@@ -68,6 +68,14 @@ def test_scale_and_bias(scale, bias):
     np.testing.assert_allclose(load(dst, memory), want, rtol=1e-5, atol=1e-6)
 
 
+def test_case_11_float32_to_int8():
+    data, memory = store(np.array([[0.5, 1.5, 2.5, -0.5, -2.5, 127.5, 300, -300]]))
+    dst, more = store(np.zeros((1, 8)), "int8")
+    memory |= more
+    execute(Activate(dst, COPY, data), memory)
+    assert load(dst, memory).tolist() == [[0, 2, 2, 0, -2, 127, 127, -128]]
+
+
 def test_sin_is_the_hardware_cubic():
     data, memory = store(np.full((P, F), 9.0))
     execute(Activate(data, ACTIVATIONS["sin"], data), memory)

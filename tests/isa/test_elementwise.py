@@ -321,6 +321,14 @@ def test_tensor_scalar_unary_ignores_its_zero():
     assert (load(a, memory) == 0.25).all()
 
 
+def test_case_11_float32_to_int8():
+    values, memory = store(np.array([[0.5, 1.5, 2.5, -0.5, -2.5, 127.5, 300, -300]]))
+    dst, more = store(np.zeros((1, 8)), "int8")
+    memory |= more
+    execute(TensorScalar(dst, values, ALU["multiply"], 1.0), memory)
+    assert load(dst, memory).tolist() == [[0, 2, 2, 0, -2, 127, 127, -128]]
+
+
 def test_tensor_scalar_of_large_integers_goes_through_float32():
     a, memory = store(np.full((P, F), 2**24 + 1), "int32")
     execute(TensorScalar(a, a, ALU["add"], 0), memory)

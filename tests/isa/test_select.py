@@ -115,8 +115,8 @@ def test_affine_select_traced_and_its_gradient():
         ({"cmp_op": max}, "cmp_op: must be a math operator of nki.language, got <built-in"),
         ({"on_false_value": tile((P, 1))}, "on_false_value: must be a number, got sbuf"),
         ({"pattern": [[1, 3]]}, r"pattern: must count the 6 free elements of dst, got \(\(1, 3\),\)"),
-        ({"offset": 1.0}, "offset: must be an integer or a register, got 1.0"),
-        ({"channel_multiplier": None}, "channel_multiplier: must be an integer, got None"),
+        ({"offset": 1.0}, "offset: must be a 32-bit integer or a register, got 1.0"),
+        ({"channel_multiplier": None}, "channel_multiplier: must be a 32-bit integer, got None"),
     ],
 )
 def test_affine_select_rules(changes, message):
@@ -182,6 +182,8 @@ def test_tensor_copy_predicated_moves_and_keeps_bits():
         ("int32", 2**24 + 1, 2**24 + 1),
         ("int8", 2.5, 2),
         ("uint8", 300.0, 255),
+        ("int8", -300, -128),
+        ("uint32", 2**32 - 1, 2**32 - 1),
         ("bool", 2, True),
     ],
 )

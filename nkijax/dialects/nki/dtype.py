@@ -1,7 +1,5 @@
 """`nki.dtype`: the dtypes by name, each a plain string; the module itself serves kernels as an annotation."""
 
-from __future__ import annotations
-
 bool_ = "bool"
 int8 = "int8"
 int16 = "int16"

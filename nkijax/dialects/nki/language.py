@@ -7,7 +7,6 @@ This file holds names only.  Documented functions that nkijax lacks can be impor
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from nkijax.dialects.nki import later

@@ -27,8 +27,8 @@ _ADDRESS = "(start partition, byte offset in a partition)"
 def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
     """A new tensor with nothing in it: NaN in floats, 4 in integers, so that reading it shows.
 
-    `buffer` is a memory region.  On chip the first dimension is the partitions; more than the machine has are refused by
-    the instruction that meets them.  `address`, (start partition, byte offset), is checked and has no effect.
+    `buffer` is a memory region.  On chip the first dimension is the partitions; more of them than the machine has are
+    refused by the instruction that meets them.  `address`, (start partition, byte offset), is checked, without effect.
     """
     if address is not None:
         _check_address(address, buffer)
@@ -178,4 +178,3 @@ def device_print(print_prefix, tensor) -> None:
     if recorder.executor is None:
         raise Unsupported("nki.language.device_print: values are known in eager mode only; nkijax.run(…, eager=True)")
     print(print_prefix, recorder.executor.value(view))
-

@@ -129,6 +129,6 @@ def _int(dim: int, x: Any) -> int:
         except TypeError:
             pass
     raise KernelError(
-        f"{_API} dimension {dim}: an index must be an int, a slice of ints, Ellipsis, nl.ds(start, size), a register or a "
-        f"1x1 integer tile, got {x!r}"
+        f"{_API} dimension {dim}: an index must be an int, a slice of ints, Ellipsis, nl.ds(start, size), a register "
+        f"or a 1x1 integer tile, got {x!r}"
     )

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from nkijax import arrays
 from nkijax.dialects.nki.register import VirtualRegister
-from nkijax.dialects.nki.subscript import DynamicSlice, subscript
+from nkijax.dialects.nki.subscript import subscript
 from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.machine import Engine, Memory
@@ -153,7 +153,7 @@ class NkiTensor:
     ) -> NkiTensor:
         """Name, split, permute and merge dimensions: rearrange(("p", ("h", "w")), ("p", "w", "h"), {"h": 4}).
 
-        A group in `src_pattern` splits a dimension, all sizes but one given in `fixed_sizes`; one in `dst_pattern` merges.
+        A group in `src_pattern` splits a dimension, whose sizes but one `fixed_sizes` gives; one in `dst_pattern` merges.
         """
         return NkiTensor(_rearranged(self._view, src_pattern, dst_pattern, fixed_sizes or {}))
 

@@ -1,0 +1,106 @@
+"""`nki.isa`: the instructions of NKI 0.6, with its names, order of arguments and defaults, and their enums.
+
+This file holds names only.  Documented instructions that nkijax lacks can be imported; calling them raises Unsupported.
+"""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+from typing import Any
+
+from nkijax.dialects.nki import constants, later
+from nkijax.dialects.nki.constants import (
+    dge_mode,
+    dma_engine,
+    engine,
+    gpsimd_engine,
+    matmul_perf_mode,
+    nc_version,
+    oob_mode,
+    reduce_cmd,
+    scalar_engine,
+    tensor_engine,
+    unknown_engine,
+    vector_engine,
+)
+from nkijax.dialects.nki.emit import NkiInstruction
+from nkijax.dialects.nki.isa_compute import (
+    activation,
+    activation_reduce,
+    affine_select,
+    iota,
+    reciprocal,
+    scalar_tensor_tensor,
+    tensor_reduce,
+    tensor_scalar,
+    tensor_tensor,
+    tensor_tensor_scan,
+)
+from nkijax.dialects.nki.isa_data import (
+    dma_copy,
+    dma_transpose,
+    memset,
+    nc_matmul,
+    nc_transpose,
+    register_alloc,
+    register_load,
+    register_move,
+    register_store,
+    tensor_copy,
+    tensor_copy_predicated,
+)
+from nkijax.dialects.nki.register import VirtualRegister
+from nkijax.dialects.nki.tile_size import active_target
+from nkijax.errors import KernelError
+from nkijax.machine import Generation
+
+NkiValidationError = KernelError
+
+
+def get_nc_version() -> Generation:
+    """The NeuronCore version of the target."""
+    return active_target().generation
+
+
+def get_nc_sub_version() -> int:
+    """0: first silicon."""
+    return 0
+
+
+# Documented instructions that are not here yet.
+NOT_YET = (
+    "activate2",
+    "bn_aggr",
+    "bn_stats",
+    "core_barrier",
+    "dma_compute",
+    "dropout",
+    "exponential",
+    "local_gather",
+    "max8",
+    "nc_find_index8",
+    "nc_match_replace8",
+    "nc_matmul_mx",
+    "nc_n_gather",
+    "nc_stream_shuffle",
+    "nonzero_with_count",
+    "quantize_mx",
+    "rand2",
+    "rand_get_state",
+    "rand_set_state",
+    "range_select",
+    "rng",
+    "select_reduce",
+    "sendrecv",
+    "sequence_bounds",
+    "set_rng_seed",
+    "tensor_partition_reduce",
+    "tensor_scalar_cumulative",
+    "tensor_scalar_reduce",
+    "topk",
+)
+
+
+def __getattr__(name: str) -> Any:
+    return later.attribute("nki.isa", name, NOT_YET, globals())
