@@ -113,7 +113,7 @@ def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]
         run = nkijax.profile(exp_tiles, src, count, mode, target=target)
         error = np.abs(run.outputs / want - 1).max()
         us = run.cost.total_us
-        recorded = len(list(nkijax.instructions(run.program)))
+        recorded = len(list(nkijax.instructions(run.program.body)))
         print(
             f"{form:<30}{sum(run.trips) or '-':>6}{recorded:>14}{error:>11.1e}{us:>9.1f}{us / tiles:>11.2f}"
             f"{measured.get(mode, ''):>13}"

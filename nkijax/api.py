@@ -95,6 +95,11 @@ class Compiled:
         self.call = jax.jit(self.lowered.function)
 
 
+Observer = Callable[[Compiled, Result], None]
+
+observers: list[Observer] = []  # told of every finished call of `run`, `profile` or a kernel, eager ones excepted
+
+
 @dataclass(frozen=True)
 class Profile:
     """A run with its cost.
@@ -255,7 +260,7 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
     slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
     views = [recorder.argument(s.shape, s.dtype, names.get(s.index, ""), recorder.programs > 1) for s in slots]
     if executor is not None:
-        executor.zeros = recorder.zeros
+        executor.zeros, executor.constants = recorder.zeros, recorder.constants
         executor.arrays.update(
             (v.buffer, jax.numpy.asarray(arrays.to_jax(call.arrays[s.index]), dtypes.storage(s.dtype, target.precise)))
             for v, s in zip(views, slots, strict=True)
@@ -293,9 +298,11 @@ def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options
 
 
 def _finish(call: Call, compiled: Compiled, result: Result) -> Any:
-    """Raise the run's error, update arguments in place, and convert the outputs to the caller's kind."""
+    """Raise the run's error, tell observers, update arguments in place, convert outputs to the caller's kind."""
     if compiled.lowered.sites and not isinstance(result.error, jax.core.Tracer):
         compiled.lowered.check(np.asarray(result.error))
+    for observer in observers:
+        observer(compiled, result)
     return _deliver(call, compiled.program, compiled.tree, result.outputs, result.written)
 
 

@@ -20,13 +20,17 @@ class Eager:
     def __init__(self, target: Target):
         self.precise = target.precise
         self.arrays: dict[Buffer, jax.Array] = {}
-        self.zeros: set[Buffer] = set()  # shared with the recorder
+        self.zeros: set[Buffer] = set()  # shared with the recorder, as the next one
+        self.constants: dict[int, np.ndarray] = {}
         self._valid: dict[int, tuple[jax.Array, bool]] = {}
 
     def array(self, buffer: Buffer) -> jax.Array:
-        """A buffer's array, poison (or zero) when nothing was written yet."""
+        """A buffer's array; when nothing was written yet a constant's data, poison, or zero."""
         if buffer not in self.arrays:
             kind = dtypes.storage(buffer.dtype, self.precise)
+            if buffer.index in self.constants:
+                self.arrays[buffer] = jnp.asarray(self.constants[buffer.index], kind)
+                return self.arrays[buffer]
             fill = np.zeros((), kind) if buffer in self.zeros else dtypes.poison(buffer.dtype, self.precise)
             self.arrays[buffer] = jnp.full(buffer.shape, fill, kind)
         return self.arrays[buffer]

@@ -94,7 +94,7 @@ class Regions:
     """
 
     def __init__(self) -> None:
-        self._views: dict[Hashable, Region] = {}
+        self._views: dict[Hashable, Access] = {}
         self._boxes: dict[Hashable, Region] = {}
         self._buffers: dict[Buffer, list[Region]] = {}
         self._writes: dict[Buffer, int] = {}
@@ -103,16 +103,18 @@ class Regions:
         """The access that a view is; every write gives the run-time indices in its buffer new values."""
         d = view.dynamic
         key = (view.buffer, view.offset, view.strides, view.shape, view.dtype, d and (d.stride, d.limit))
-        region = self._views.get(key)
-        if region is None:
-            region = self._views[key] = self._region(view)
+        access = self._views.get(key)
+        if access is None:
+            access = self._views[key] = Access(self._region(view))
+        region = access.region
         if write:
             region.written = True
             self._writes[view.buffer] = self._writes.get(view.buffer, 0) + 1
         if d is None:
-            return Access(region)
-        i = d.index
-        return Access(region, (i.buffer, i.offset, i.shape, d.stride, d.vector, self._writes.get(i.buffer, 0)))
+            return access
+        if d.vector:  # each row moves by itself, so that two such views may meet wherever they are
+            return Access(region, object())
+        return Access(region, (d.index.buffer, d.index.offset, d.stride, self._writes.get(d.index.buffer, 0)))
 
     def _region(self, view: View) -> Region:
         box = view_box(view)

@@ -80,7 +80,7 @@ class _Reader:
 
     def __call__(self, operand: Any, dtype: Any = None) -> jax.Array:
         found = self._arrays.get(id(operand)) if isinstance(operand, View | Immediate) else None
-        x = jnp.asarray(operand, dtype) if found is None else found
+        x = _constant(operand, dtype) if found is None else found
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
 
     def valid(self, operand: View) -> jax.Array:
@@ -355,6 +355,15 @@ def _immediate(table: np.ndarray, bound: Bound, place: Place) -> tuple[jax.Array
 
 def _repeats(bound: Bound) -> Iterator[Repeat]:
     return (n for n in bound.path if isinstance(n, Repeat))
+
+
+def _constant(operand: Any, dtype: Any) -> jax.Array:
+    """An immediate as an array; integers wrap to the dtype's width."""
+    if isinstance(operand, int) and not isinstance(operand, bool):
+        kind = np.dtype(dtype or np.int32)
+        if kind.kind in "iu":
+            return jnp.asarray(np.array(operand & (2 ** (8 * kind.itemsize) - 1), np.uint64).astype(kind))
+    return jnp.asarray(operand, dtype)
 
 
 def _kind(table: np.ndarray) -> Any:

@@ -160,11 +160,23 @@ def _adds(a: Access) -> bool:
 
 
 def _rewritten(repeat: Repeat, accesses: Sequence[Access]) -> bool:
-    """Whether each turn begins by writing the whole storage."""
+    """Whether no turn sees what another wrote: nothing is read, or only what the turn itself wrote first."""
+    if any(a.index is not None for a in accesses) or accesses[0].family.buffer.memory.is_hbm:
+        return False  # copies of an HBM tensor would be too many bytes
+    reads = [a for a in accesses if a.reads]
+    if not reads:
+        return True
     first = accesses[0]
+    if first.path[-1] is not repeat or any(a.owner is first.owner for a in reads):
+        return False
     whole = first.family.slots == 1 and first.view.size == first.view.storage_size and first.view.is_contiguous()
-    in_place = any(a.reads for a in accesses if a.owner is first.owner)
-    return whole and not in_place and first.path[-1] is repeat and first.index is None
+    return whole or all(_same_place(a, first) for a in reads)
+
+
+def _same_place(a: Access, b: Access) -> bool:
+    """Whether two accesses of one turn have the same addresses."""
+    same = (a.view.strides, a.view.shape, a.view.dtype) == (b.view.strides, b.view.shape, b.view.dtype)
+    return same and bool((a.table == b.table.reshape(b.table.shape + (1,) * (a.table.ndim - b.table.ndim))).all())
 
 
 def _disjoint(repeat: Repeat, accesses: Sequence[Access]) -> bool:

@@ -33,6 +33,7 @@ from nkijax.view import Buffer, View
 LOADS, STORES, SOFTWARE = "dma loads", "dma stores", "dma software"
 RINGS = (LOADS, STORES, SOFTWARE)
 ON_CHIP = (Memory.sbuf, Memory.psum)
+HBM = (Memory.private_hbm, Memory.shared_hbm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,9 @@ def _dma(
     written: Sequence[View],
     *touches: Any,
 ) -> Job:
-    dynamic = any(v.dynamic for v in (*read, *written))
-    store = any(v.memory.is_hbm for v in written)
+    dynamic = any([v.dynamic for v in (*read, *written)])
+    hbm_read_bytes, hbm_written_bytes = _hbm_bytes(read), _hbm_bytes(written)
+    store = hbm_written_bytes > 0
     kind = "software" if dynamic else "static"
     return Job(
         instruction,
@@ -113,13 +115,13 @@ def _dma(
         start_us=target.value(f"{kind}_start_us"),
         flow_us=cost.bytes / target.dma_bytes_per_us(cost.row_bytes),
         bytes=cost.bytes,
-        hbm_read_bytes=_hbm_bytes(read),
-        hbm_written_bytes=_hbm_bytes(written),
+        hbm_read_bytes=hbm_read_bytes,
+        hbm_written_bytes=hbm_written_bytes,
     )
 
 
 def _hbm_bytes(views: Iterable[View]) -> int:
-    return sum(v.size * dtypes.size(v.dtype) for v in views if v.memory.is_hbm)
+    return sum([v.size * dtypes.size(v.dtype) for v in views if v.buffer.memory in HBM])
 
 
 Key = tuple[Buffer, int]

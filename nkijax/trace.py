@@ -201,11 +201,11 @@ class Recorder:
         buffer = self.allocate((1,), "int32", Memory.register)
         return View.whole(buffer)
 
-    def facts(self, kind: type[Any], make: Callable[[Recorder], Any]) -> Any:
-        """The one `kind` of this trace, made at first use: what a chapter of instructions remembers (see `Scoped`)."""
+    def facts(self, kind: type[Any]) -> Any:
+        """The one `kind()` of this trace: what a chapter of instructions wants to remember (see `Scoped`)."""
         found = self._facts.get(kind)
         if found is None:
-            found = self._facts[kind] = make(self)
+            found = self._facts[kind] = kind()
             for _ in self._open:
                 found.enter_loop()
         return found

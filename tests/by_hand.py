@@ -1,6 +1,6 @@
 """Programs written by hand from three made-up instructions, for the tests of the engine model."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from nkijax import dtypes
 from nkijax.machine import TRN1, Engine, Memory, Target, Transfer, Work
@@ -42,6 +42,23 @@ class Accumulate(Made):
 
     dst: InOut
     data: In
+
+    @property
+    def queue(self):
+        return Engine.tensor
+
+    def cycles(self, target):
+        return Work(self.data.free, target.latency_cycles(Engine.tensor))
+
+
+@dataclass(frozen=True)
+class Contract(Made):
+    """`dst` = `addend` + `data` on the tensor engine, where `addend` is the old `dst`."""
+
+    contracts = ("data",)
+    dst: Out
+    data: In
+    addend: In
 
     @property
     def queue(self):
@@ -143,11 +160,3 @@ def dynamic(tiles: int = 1, counter: bool = False, target: Target = TRN1) -> Pro
         left = hand.buffer((1, 1), name="left", dtype="int32")
         body += [hand.work(left, [left], Engine.vector, free=1), hand.register_load(register, left)]
     return hand.program(hand.loop(body, register=register))
-
-
-def without(target: Target, **values: float) -> Target:
-    """`target` with some facts set, under another name."""
-    return target.assume("bare", **values)
-
-
-__all__ = ["Accumulate", "Copy", "Hand", "Op", "dynamic", "replace", "tile", "unrolled", "without"]

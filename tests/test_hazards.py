@@ -125,6 +125,15 @@ def test_run_time_addresses():
     assert follow(("a", [], [top]), ("b", [x.slice(0, 1, 2)], []))[1] == ({0}, set())
 
 
+def test_rows_that_move_one_by_one_may_meet():
+    hand = Hand()
+    x, rows = hand.hbm(512, 64), hand.buffer((128, 1), dtype="int32")
+    even, odd = (x.slice(0, k, 512, 2).vector_select(0, rows) for k in (0, 1))
+    assert follow(("a", [], [even]), ("b", [odd], []))[1] == ({0}, set())
+    left, right = (x.slice(1, k, k + 32).vector_select(0, rows) for k in (0, 32))
+    assert follow(("a", [], [left]), ("b", [right], []))[1] == (set(), set())
+
+
 def test_an_index_that_was_mixed_is_any():
     hand = Hand()
     x, i, j = hand.hbm(1024, 64).reshape((4, 256, 64)), hand.register(), hand.register()

@@ -61,7 +61,7 @@ def copy(r, dst, src):
         (lambda r, x, y, i: copy(r, columns(y, i), columns(x, i)), True),  # disjoint columns
         (lambda r, x, y, i: copy(r, rows(x, i), rows(x, i)), True),  # in place
         (lambda r, x, y, i: copy(r, rows(y, i), rows(x, 0)), True),  # one source
-        (lambda r, x, y, i: copy(r, rows(y, 0), rows(x, i)), False),  # one destination, not rewritten from SBUF first
+        (lambda r, x, y, i: copy(r, rows(y, 0), rows(x, i)), False),  # one destination in HBM
         (lambda r, x, y, i: copy(r, y.slice(0, 64 * i, 64 * i + 128), rows(x, i)), False),  # overlapping writes
         (lambda r, x, y, i: copy(r, rows(x, i + 1), rows(x, i)), False),  # reads what the turn before wrote
         (lambda r, x, y, i: copy(r, columns(y, i, 16), columns(y, 3 - i, 16)), False),  # crosswise

@@ -8,7 +8,7 @@ from nkijax.hazards import Regions
 from nkijax.machine import TRN1, TRN2, Engine, Memory, Transfer
 from nkijax.program import Instruction
 from nkijax.schedule import LOADS, ON_CHIP, SOFTWARE, STORES, Claims, Job, Timing, job, simulate
-from tests.by_hand import Accumulate, Copy, Hand, Op
+from tests.by_hand import Accumulate, Contract, Copy, Hand, Op
 
 V, S, T, G = Engine.vector, Engine.scalar, Engine.tensor, Engine.gpsimd
 SEM = 0.03
@@ -73,10 +73,11 @@ def test_war_and_waw_wait_across_engines_and_not_within_one():
     assert run(hand, hand.work(b, [a], V), hand.work(a, [], V)).issue_us[1] == pytest.approx(2048 / V_GHZ)
 
 
-def test_accumulation_runs_back_to_back_and_its_reader_waits_for_the_last():
+@pytest.mark.parametrize("add", [Accumulate, lambda psum, x: Contract(psum, x, psum.slice(0, 0, 128))])
+def test_accumulation_runs_back_to_back_and_its_reader_waits_for_the_last(add):
     hand = Hand()
     psum, x, y = hand.buffer((128, 512), Memory.psum), hand.buffer((128, 512)), hand.buffer((128, 512))
-    t = run(hand, *(Accumulate(psum, x) for _ in range(4)), hand.work(y, [psum], V))
+    t = run(hand, *(add(psum, x) for _ in range(4)), hand.work(y, [psum], V))
     assert t.issue_us[:4] == pytest.approx([k * 512 / T_GHZ for k in range(4)])
     assert t.issue_us[4] == t.done_us[3] == pytest.approx((4 * 512 + 400) / T_GHZ + SEM)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from nkijax.isa import operators, rules
 from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp, ReduceCmd
 from nkijax.machine import Engine, Generation, Memory, Target, Work
-from nkijax.program import In, InOut, Instruction, Number, Out, Read
+from nkijax.program import In, Instruction, Number, Out, Read
 from nkijax.view import View
 
 _READ_NS = 185  # reading the accumulator out, measured on trn2
@@ -53,7 +53,7 @@ def _check_accumulator(inst: Activate | ActivationReduce) -> None:
     if registers is None:
         return
     legal = registers.memory is Memory.state and registers.dtype == "float32" and registers.free == 1
-    if not legal or registers.partitions < inst.data.partitions:
+    if not legal or registers.partitions != inst.data.partitions:
         rule = f"must be a column of float32 state for {inst.data.partitions} partitions"
         raise rules.fail(inst, "accumulator", rule, f"{registers.dtype} {registers.shape} in {registers.memory.value}")
 
@@ -71,12 +71,9 @@ def _results(inst: Activate | ActivationReduce, command: ReduceCmd, read: Read) 
     out = _activated(inst, read)
     if inst.reduce_res is None and inst.accumulator is None:
         return (out,)
-    registers = None if inst.accumulator is None else read(inst.accumulator, jnp.float32)
-    before = jnp.zeros((out.shape[0], 1), jnp.float32) if registers is None else registers[: out.shape[0]]
+    before = jnp.zeros((out.shape[0], 1), jnp.float32) if inst.before is None else read(inst.before, jnp.float32)
     lanes = operators.accumulate(command, ALU["add"], before, jnp.sum(out, axis=1, keepdims=True))
-    res = () if inst.reduce_res is None else (lanes,)
-    state = () if registers is None else (operators.with_lanes(registers, lanes),)
-    return (out, *res, *state)
+    return (out, *(lanes for x in (inst.reduce_res, inst.accumulator) if x is not None))
 
 
 def _work(inst: Activate | ActivationReduce, target: Target) -> Work:
@@ -93,8 +90,7 @@ class Activate(Instruction):
 
     reduce_cmd says whether: reset and reset_reduce zero the accumulator first, reset and idle then add nothing.  After
     that reduce_res = cast(accumulator), also with idle.
-    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, whose first P lanes
-        take part.
+    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, (P, 1) of state.
     Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
     Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
         (P, 1).
@@ -113,9 +109,14 @@ class Activate(Instruction):
     reduce_op: AluOp | None = None
     reduce_res: Out | None = None
     reduce_cmd: ReduceCmd = ReduceCmd.idle
-    accumulator: InOut | None = None
+    accumulator: Out | None = None
+    before: In | None = field(default=None, init=False)  # the accumulator, where its old value counts
 
     api: ClassVar[str] = "nki.isa.activation"
+
+    def __post_init__(self):
+        if self.reduce_cmd in (ReduceCmd.idle, ReduceCmd.reduce):
+            object.__setattr__(self, "before", self.accumulator)
 
     @property
     def queue(self) -> Engine:
@@ -146,8 +147,7 @@ class ActivationReduce(Instruction):
     """dst = cast(op(data * scale + bias)); accumulator = sum of op(data * scale + bias) over the free axis
 
     After that reduce_res = cast(accumulator): nki.isa.activation with reduce_cmd.reset_reduce.
-    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, whose first P lanes
-        take part.
+    Memory: all in SBUF or PSUM; the accumulator, one float32 for each partition, is `accumulator`, (P, 1) of state.
     Data types: any; scale tiles float32, bias tiles any but tfloat32; float32 arithmetic.
     Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
         (P, 1).
@@ -164,7 +164,8 @@ class ActivationReduce(Instruction):
     reduce_res: Out | None
     bias: In | Number | None = None
     scale: In | Number = 1.0
-    accumulator: InOut | None = None
+    accumulator: Out | None = None
+    before: ClassVar[None] = None
 
     api: ClassVar[str] = "nki.isa.activation_reduce"
 

@@ -346,8 +346,3 @@ def accumulate(
         assert loaded is not None
         before = jnp.broadcast_to(loaded, reduced.shape)
     return op(before, reduced)
-
-
-def with_lanes(registers: jax.Array, lanes: jax.Array) -> jax.Array:
-    """A register file (128, 1) whose first P lanes are replaced by `lanes`, (P, 1)."""
-    return jnp.concatenate([lanes, registers[lanes.shape[0] :]])

@@ -278,12 +278,6 @@ def test_accumulate(command, want):
     np.testing.assert_array_equal(got[:, 0], want)
 
 
-def test_accumulator_lanes_beyond_the_tile_stay():
-    registers = jnp.arange(128, dtype=jnp.float32).reshape(128, 1)
-    got = operators.with_lanes(registers, jnp.full((3, 1), -1.0))
-    np.testing.assert_array_equal(got[:, 0], [-1, -1, -1, *range(3, 128)])
-
-
 def test_reduce_cmd_has_the_documented_numbers():
     assert [(c.name, c.value) for c in ReduceCmd] == [
         ("idle", 0),

@@ -18,12 +18,12 @@ from nkijax.view import View
 
 
 def _static(api: str, start: Any, stop: Any, step: Any) -> range:
-    bounds = (0, start) if stop is None else (start, stop)
+    first, last = (0, start) if stop is None else (start, stop)
     try:
-        return range(*map(operator.index, bounds), operator.index(step))
+        return range(operator.index(first), operator.index(last), operator.index(step))
     except TypeError:
         raise TypeError(
-            f"nki.language.{api}: bounds and step must be ints, got {(*bounds, step)}; for a register use "
+            f"nki.language.{api}: bounds and step must be ints, got {(first, last, step)}; for a register use "
             "nl.fori_loop(lower, upper, body)"
         ) from None
 

@@ -77,9 +77,10 @@ def reciprocal(dst, data, name=None) -> NkiInstruction:
 # ---- the scalar engine
 
 
-def _scalar_accumulator(recorder: Recorder) -> View:
-    """The scalar engine's accumulator: one float32 for each partition, kept between instructions."""
-    return recorder.state("scalar accumulator", (recorder.target.pmax, 1), "float32")
+def _scalar_accumulator(recorder: Recorder, data: View) -> View:
+    """The scalar engine's accumulator: one float32 for each of the partitions of `data`, kept between instructions."""
+    registers = recorder.state("scalar accumulator", (recorder.target.pmax, 1), "float32")
+    return registers.slice(0, 0, min(data.partitions, recorder.target.pmax))
 
 
 def activation(
@@ -99,16 +100,17 @@ def activation(
     """
     recorder = current("nki.isa.activation")
     uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
+    tile = view_of("nki.isa.activation data", data)
     entry = Activate(
         view_of("nki.isa.activation dst", dst),
         activation_function(op),
-        view_of("nki.isa.activation data", data),
+        tile,
         operand(bias),
         operand(scale),
         alu(reduce_op),
         None if reduce_res is None else view_of("nki.isa.activation reduce_res", reduce_res),
         reduce_cmd,
-        _scalar_accumulator(recorder) if uses else None,
+        _scalar_accumulator(recorder, tile) if uses else None,
         name=name,
     )
     return NkiInstruction(recorder.emit(entry))
@@ -117,15 +119,16 @@ def activation(
 def activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None) -> NkiInstruction:
     """`activation` with reduce_cmd.reset_reduce: reduce_res (P, 1) = sum over F of op(data * scale + bias)."""
     recorder = current("nki.isa.activation_reduce")
+    tile = view_of("nki.isa.activation_reduce data", data)
     entry = ActivationReduce(
         view_of("nki.isa.activation_reduce dst", dst),
         activation_function(op),
-        view_of("nki.isa.activation_reduce data", data),
+        tile,
         alu(reduce_op),
         None if reduce_res is None else view_of("nki.isa.activation_reduce reduce_res", reduce_res),
         operand(bias),
         operand(scale),
-        _scalar_accumulator(recorder),
+        _scalar_accumulator(recorder, tile),
         name=name,
     )
     return NkiInstruction(recorder.emit(entry))

@@ -10,13 +10,12 @@ from nkijax.dialects.nki.constants import dge_mode, engine, matmul_perf_mode, oo
 from nkijax.dialects.nki.emit import NkiInstruction, emit, operand
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.tensor import NkiTensor, view_of
-from nkijax.isa.accumulate import MatmulFacts
 from nkijax.isa.matmul import matmul_instructions
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.isa.register import RegisterLoad, RegisterMove, RegisterStore
 from nkijax.isa.select import TensorCopyPredicated
 from nkijax.isa.transpose import DmaTranspose, NcTranspose
-from nkijax.trace import Recorder, current
+from nkijax.trace import current
 
 # ---- data movement
 
@@ -83,8 +82,7 @@ def nc_matmul(
     """
     recorder = current("nki.isa.nc_matmul")
     emitted = matmul_instructions(
-        recorder.target,
-        recorder.facts(MatmulFacts, _matmul_facts),
+        recorder,
         view_of("nki.isa.nc_matmul dst", dst),
         view_of("nki.isa.nc_matmul stationary", stationary),
         view_of("nki.isa.nc_matmul moving", moving),
@@ -100,13 +98,6 @@ def nc_matmul(
     for instruction in emitted:
         recorder.emit(instruction)
     return NkiInstruction(emitted[-1])
-
-
-def _matmul_facts(recorder: Recorder) -> MatmulFacts:
-    """What is known of PSUM in this trace; the buffers that it wants to start as zeros are the recorder's own."""
-    facts = MatmulFacts(lambda psum: recorder.hidden("written", psum.shape, "bool", psum), recorder.untouched)
-    facts.zeros = recorder.zeros
-    return facts
 
 
 # ---- registers

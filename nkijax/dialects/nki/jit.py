@@ -8,7 +8,8 @@ from types import FunctionType
 from typing import Any
 
 from nkijax import api
-from nkijax.api import Dialect, Kernel
+from nkijax.api import Kernel
+from nkijax.call import DIALECTS, Dialect
 from nkijax.dialects.nki.tensor import NkiTensor
 from nkijax.errors import KernelError
 from nkijax.view import View
@@ -34,7 +35,7 @@ def jit(
     del mode, debug_kernel, show_compiler_tb, experimental_flags
     if platform_target is not None:
         raise TypeError(
-            "nki.jit platform_target: was removed; set NEURON_PLATFORM_TARGET_OVERRIDE, or use nkijax.run(…, target=…), "
+            "nki.jit platform_target: was removed; set NEURON_PLATFORM_TARGET_OVERRIDE or use nkijax.run(…, target=…), "
             f"got {platform_target!r}"
         )
     return _kernel if fn is None else _kernel(fn)
@@ -98,4 +99,4 @@ def _of_dialect(name: Any) -> bool:
 
 
 DIALECT = Dialect("nki", NkiTensor, _view, _grid, _speaks)
-api.DIALECTS.insert(0, DIALECT)
+DIALECTS.insert(0, DIALECT)

@@ -16,7 +16,9 @@ def attribute(module: str, name: str, not_yet: Iterable[str], present: Iterable[
     """
     if name in not_yet:
         return _stub(f"{module}.{name}")
-    near = difflib.get_close_matches(name, [n for n in (*present, *not_yet) if not n.startswith("_")])
+    if name.startswith("__"):
+        raise AttributeError(f"module '{module}' has no attribute '{name}'")
+    near = difflib.get_close_matches(name, [n for n in (*present, *not_yet) if n[0] != "_"])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise AttributeError(f"module '{module}' has no attribute '{name}'{hint}")
 

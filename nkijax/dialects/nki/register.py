@@ -91,29 +91,39 @@ def _value(register: View) -> int | None:
 
 # ---- which `while` statement asks
 
+_Place = tuple[int | None, int | None, int | None, int | None]  # first line, last line, first column, last column
 
-def _while_statement(frame: FrameType | None) -> tuple[int, tuple[int, ...]] | None:
+
+def _while_statement(frame: FrameType | None) -> tuple[int, _Place] | None:
     """The frame and the place of the `while` whose whole test is being evaluated as a bool, or None.
 
-    The running bytecode must be the jump of the test itself, so that `not register` or `f(register)` do not count.
+    The running bytecode must be a jump, so that neither `f(register)` nor `bool(register)` counts as the test.
     """
     if frame is None:
         return None
     code = frame.f_code
-    jump = opcode.opname[code.co_code[frame.f_lasti]]
-    place = list(code.co_positions())[frame.f_lasti // 2]
-    if None in place or not ("JUMP" in jump or jump == "TO_BOOL"):
+    operation = opcode.opname[code.co_code[frame.f_lasti]]
+    if not ("JUMP" in operation or operation == "TO_BOOL"):
         return None
+    place = list(code.co_positions())[frame.f_lasti // 2]
     source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
-    return (id(frame), place) if place in _tests_of_while(source) else None
+    statement = _while_statements(source).get(place)
+    return None if statement is None else (id(frame), statement)
 
 
 @functools.lru_cache(maxsize=64)
-def _tests_of_while(source: str) -> frozenset[tuple[int, ...]]:
-    """(line, last line, column, last column) of the test of every `while` statement."""
+def _while_statements(source: str) -> dict[_Place, _Place]:
+    """Every `while` statement with a simple test, by the places that its jump may have: its own, or the test's."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return frozenset()
-    tests = (node.test for node in ast.walk(tree) if isinstance(node, ast.While))
-    return frozenset((t.lineno, t.end_lineno, t.col_offset, t.end_col_offset) for t in tests)
+        return {}
+    found: dict[_Place, _Place] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.While) and not isinstance(node.test, ast.UnaryOp | ast.BoolOp | ast.IfExp):
+            found[_place(node)] = found[_place(node.test)] = _place(node)
+    return found
+
+
+def _place(node: ast.stmt | ast.expr) -> _Place:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset

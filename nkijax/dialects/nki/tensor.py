@@ -109,8 +109,9 @@ class NkiTensor:
 
     def select(self, dim: int, index: int | NkiTensor | VirtualRegister) -> NkiTensor:
         """Drop dimension `dim` at `index`."""
-        moving = _runtime(index)
-        return NkiTensor(self._view.select(operator.index(dim), operator.index(index) if moving is None else moving))
+        if isinstance(index, NkiTensor | VirtualRegister):
+            return NkiTensor(self._view.select(operator.index(dim), index._view))
+        return NkiTensor(self._view.select(operator.index(dim), operator.index(index)))
 
     def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
         """Row p of the result is row `vector_offset[p]` of this HBM tensor; `dim` must be 0."""
@@ -153,7 +154,7 @@ class NkiTensor:
     ) -> NkiTensor:
         """Name, split, permute and merge dimensions: rearrange(("p", ("h", "w")), ("p", "w", "h"), {"h": 4}).
 
-        A group in `src_pattern` splits a dimension, whose sizes but one `fixed_sizes` gives; one in `dst_pattern` merges.
+        A group in `src_pattern` splits a dimension (`fixed_sizes` gives all sizes but one), one in dst_pattern merges.
         """
         return NkiTensor(_rearranged(self._view, src_pattern, dst_pattern, fixed_sizes or {}))
 

@@ -1,0 +1,118 @@
+"""The command line: run a script whose kernels import `nki…`, and say what they cost or record.
+
+nkijax run SCRIPT [ARGS…]       run it
+nkijax profile SCRIPT [ARGS…]   run it, and print the cost of each kernel call
+nkijax trace SCRIPT [ARGS…]     run it, and print the program of each kernel, rolled
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from nkijax import api, imports
+from nkijax.api import Compiled, Observer
+from nkijax.cost import cost
+from nkijax.lower import Result
+from nkijax.machine import Target
+from nkijax.roll import roll
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the script's own exit status, or 0."""
+    options = _parser().parse_args(arguments)
+    observer: Observer | None = {"profile": _print_cost, "trace": _print_program()}.get(options.command)
+    with _as_script(options), imports.installed(shadow=True), _observed(observer):
+        runpy.run_path(options.script, run_name="__main__")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nkijax", description="Run NKI kernels through JAX.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, what in (
+        ("run", "run a script in which `import nki` is nkijax"),
+        ("profile", "the same, printing the cost of each kernel call"),
+        ("trace", "the same, printing the program of each kernel"),
+    ):
+        command = commands.add_parser(name, help=what, description=what)
+        command.add_argument("--target", type=_target, help="trn1, trn2 or trn3; default: the environment's, else trn3")
+        command.add_argument("--precise", type=int, choices=(0, 1), help="0 stores every float as float32")
+        command.add_argument("script", type=_file, help="a Python file")
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    return parser
+
+
+def _target(name: str) -> str:
+    try:
+        Target.of(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
+def _file(path: str) -> str:
+    if not os.path.exists(path):
+        raise argparse.ArgumentTypeError(f"no such file: {path}")
+    return path
+
+
+@contextlib.contextmanager
+def _as_script(options: argparse.Namespace) -> Iterator[None]:
+    """What a script expects of its process: sys.argv, its folder first in sys.path; and the options as environment."""
+    environment = {"NEURON_PLATFORM_TARGET_OVERRIDE": options.target, "NKI_PRECISE_FP": options.precise}
+    before = {name: os.environ.get(name) for name in environment}
+    argv, folder = sys.argv, os.path.dirname(os.path.abspath(options.script))
+    os.environ.update({name: str(value) for name, value in environment.items() if value is not None})
+    sys.argv = [options.script, *options.arguments]
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        sys.path.remove(folder)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _observed(observer: Observer | None) -> Iterator[None]:
+    """Have `observer` told of every kernel call."""
+    if observer is None:
+        yield
+        return
+    api.observers.append(observer)
+    try:
+        yield
+    finally:
+        api.observers.remove(observer)
+
+
+def _print_cost(compiled: Compiled, result: Result) -> None:
+    program = compiled.program
+    if isinstance(result.trips, jax.core.Tracer):
+        print(f"{program.name}: under jax.jit, where trip counts are not known; profile it alone", flush=True)
+        return
+    trips = [int(n) for n in np.asarray(result.trips)[: len(program.loops)]]
+    print(f"{program.name}: {cost(program, trips)}", flush=True)
+
+
+def _print_program() -> Observer:
+    """Print each program once."""
+    seen: set[int] = set()
+
+    def observer(compiled: Compiled, result: Result) -> None:
+        if id(compiled) not in seen:
+            seen.add(id(compiled))
+            print(roll(compiled.program), flush=True)
+
+    return observer
