@@ -5,6 +5,8 @@ Every turn loads a tile [128, F], takes exp on the scalar engine, multiplies and
     nkijax run examples/dynamic_loops.py        (or: python examples/dynamic_loops.py)
 """
 
+import warnings
+
 import numpy as np
 
 import nkijax
@@ -105,6 +107,8 @@ def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]
     want = 2 * np.exp(src) + 1
     count = np.array([[tiles]], np.int32)
     measured = MEASURED_US if (tiles, free, target) == (64, 2048, "trn1") else {}
+
+    warnings.filterwarnings("ignore", "nki.language.dynamic_range is deprecated", DeprecationWarning)
 
     print(f"{tiles} tiles [{P}, {free}] float32 on {target}: load, exp, multiply-add, store")
     print(f"{'form':<30}{'turns':>6}{'instructions':>14}{'max error':>11}{'us':>9}{'us a tile':>11}{'measured us':>13}")

@@ -82,7 +82,7 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
 def _bad_slice(view: View, dim: int, given: slice, first: int, last: int) -> KernelError:
     if given.step is not None and given.step < 1:
         return KernelError(f"{_API} dimension {dim}: a slice's step must be at least 1, got {given.step}")
-    if 0 <= first <= view.shape[dim] and last <= first:
+    if 0 <= last <= first <= view.shape[dim]:
         return KernelError(f"{_API} dimension {dim}: a slice must not be empty, got {given.start}:{given.stop}")
     return view.out_of_bounds(dim, first, last - 1)
 
