@@ -106,12 +106,12 @@ def plain_rmsnorm(x: jax.Array, weight: jax.Array) -> jax.Array:
 def numpy_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     (k_size, m_size), n_size = a.shape, b.shape[1]
     out = np.empty((m_size, n_size), a.dtype)
+    a, b = a.astype(np.float32), b.astype(np.float32)
     for m in range(0, m_size, 128):
         for n in range(0, n_size, 512):
             total = np.zeros((128, 512), np.float32)
             for k in range(0, k_size, 128):
-                left, right = a[k : k + 128, m : m + 128], b[k : k + 128, n : n + 512]
-                total += left.astype(np.float32).T @ right.astype(np.float32)
+                total += a[k : k + 128, m : m + 128].T @ b[k : k + 128, n : n + 512]
             out[m : m + 128, n : n + 512] = total
     return out
 

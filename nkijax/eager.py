@@ -73,7 +73,7 @@ class Eager:
         if d is None:
             return address
         index = self.load(d.index).astype(np.int32)
-        kind = {"rows": index.reshape(-1)} if d.vector else {"scalar": index.reshape(())}
+        kind = {"rows": index.T.reshape(-1)[: view.shape[0]]} if d.vector else {"scalar": index.reshape(())}
         fields = {f: getattr(address, f) for f in ("size", "natural", "dtype", "strides", "shape", "offsets")}
         return Address(**fields, stride=d.stride, limit=d.limit, **kind)
 

@@ -158,7 +158,10 @@ class Environment:
         index, axes = self.load(a.index)
         assert not axes, "the plan scans repeats with run-time indices of their own"
         index = index.astype(np.int32)  # uint32 beyond int32 turns negative: out of bounds all the same
-        moved = {"rows": index.reshape(-1), "row_dim": lead} if dynamic.vector else {"scalar": index.reshape(())}
+        if dynamic.vector:
+            moved = {"rows": index.T.reshape(-1)[: a.view.shape[0]], "row_dim": lead}
+        else:
+            moved = {"scalar": index.reshape(())}
         return replace(address, stride=dynamic.stride, limit=dynamic.limit, **moved)
 
     def load(self, a: Access) -> tuple[jax.Array, Axes]:

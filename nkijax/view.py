@@ -24,7 +24,8 @@ from nkijax.machine import Memory
 class Dynamic:
     """The run-time part of an address: `index` (a register, or a tile of integers) times `stride` elements.
 
-    A scalar index moves the whole view; with `vector`, row p of `index` moves row p of dimension 0.
+    A scalar index moves the whole view; with `vector`, the p-th index moves row p of dimension 0.  A tile of indices
+    counts column by column (most have one).
     Legal index values are 0 ≤ value < `limit`.
     """
 
@@ -331,11 +332,11 @@ class View:
             raise KernelError(f"ap vector_offset: the tensor must be in HBM, got {base.memory.value}")
         if dim != 0:
             raise KernelError(f"ap indirect_dim: must be 0 with vector_offset, got {dim}")
-        if index.shape[0] < self.shape[0]:
-            raise KernelError(f"ap vector_offset: needs an index a row, got {index.shape[0]} for {self.shape[0]} rows")
-        if index.size != index.shape[0] or not dtypes.is_int(index.dtype):
+        if index.size < self.shape[0]:
+            raise KernelError(f"ap vector_offset: needs an index a row, got {index.size} for {self.shape[0]} rows")
+        if index.ndim != 2 or not dtypes.is_int(index.dtype):
             raise KernelError(f"ap vector_offset: must be an (n, 1) tile of integers, got {index.dtype} {index.shape}")
-        if index.shape[0] > self.shape[0]:
+        if index.shape[1] == 1 and index.shape[0] > self.shape[0]:
             index = index.slice(0, 0, self.shape[0])
         stride = math.prod(base.shape[1:]) * own // dtypes.size(self.dtype)
         strides = (0, *self.strides[1:])

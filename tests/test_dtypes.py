@@ -49,7 +49,9 @@ def test_case_11_fp32_to_int8():
 
 def test_equal_dtypes_keep_every_bit():
     nan = np.array([0x7FC12345, 0xFF800001], np.uint32).view(np.float32)
-    np.testing.assert_array_equal(np.asarray(dtypes.cast(jnp.asarray(nan), "float32")).view(np.uint32), nan.view(np.uint32))
+    np.testing.assert_array_equal(
+        np.asarray(dtypes.cast(jnp.asarray(nan), "float32")).view(np.uint32), nan.view(np.uint32)
+    )
     ints = jnp.array([2**24 + 1, -(2**31)], jnp.int32)
     assert dtypes.cast(ints, "int32") is ints
 
@@ -87,7 +89,9 @@ def test_imprecise_storage_is_float32():
     assert dtypes.cast(x, "bfloat16", precise=False) is x
 
 
-@pytest.mark.parametrize("given, name", [(np.float32, "float32"), (jnp.bfloat16, "bfloat16"), ("bool_", "bool"), (np.dtype("u4"), "uint32")])
+@pytest.mark.parametrize(
+    "given, name", [(np.float32, "float32"), (jnp.bfloat16, "bfloat16"), ("bool_", "bool"), (np.dtype("u4"), "uint32")]
+)
 def test_names(given, name):
     assert dtypes.of(given) == name
 

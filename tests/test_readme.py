@@ -1,24 +1,72 @@
-"""What the README shows is run: its Python blocks, in order, and what they print."""
+"""What the README shows is run: its Python blocks, in order, and what they print.
+
+After a change of the README or of what it shows: python -m tests.test_readme writes the new output into it.
+"""
 
 import contextlib
 import io
 import re
 from pathlib import Path
 
+import nkijax
+from nkijax.dialects.nki import isa
+from tests.test_style import INSTRUCTIONS
+
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"<!-- instructions -->\n(.*?)<!-- /instructions -->", re.DOTALL)
+
+
+def ran(text: str) -> str:
+    """The README with its `text` blocks as its Python blocks print them now."""
+    out, position = [], 0
+    names: dict[str, object] = {}
+    for block in BLOCK.finditer(text):
+        line = text.count("\n", 0, block.start(1))
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + block[1], str(README), "exec"), names)
+        if block[2] is not None:
+            out += [text[position : block.start(2)], printed.getvalue().replace(f"{README}:", "README.md:")]
+            position = block.end(2)
+    return "".join(out) + text[position:]
+
+
+def table() -> str:
+    """Which instructions are emulated, by the package's own lists."""
+    here = sorted({cls.api.removeprefix("nki.isa.") for cls in INSTRUCTIONS} | {"register_alloc"})
+    rows = (("nki.isa", ""), ("---", "---"), ("emulated", ", ".join(here)), ("not yet", ", ".join(sorted(isa.NOT_YET))))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def test_blocks_run_and_print_what_is_shown():
     text = README.read_text()
-    blocks = list(BLOCK.finditer(text))
-    assert blocks
-    names: dict[str, object] = {}
-    for block in blocks:
-        code, shown = block.groups()
-        line = text.count("\n", 0, block.start(1))
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * line + code, str(README), "exec"), names)
-        if shown is not None:
-            assert printed.getvalue().replace(f"{README}:", "README.md:") == shown
+    assert len(BLOCK.findall(text)) > 1
+    assert ran(text) == text
+
+
+def test_the_table_of_instructions_is_the_package_s():
+    shown = TABLE.search(README.read_text())
+    assert shown and shown[1] == table()
+
+
+def test_the_number_of_lines_is_about_right():
+    said = re.search(r"The package has about ([\d,]+) lines", README.read_text())
+    lines = sum(len(p.read_text().splitlines()) for p in Path(nkijax.__file__).parent.rglob("*.py"))
+    assert said and abs(int(said[1].replace(",", "")) / lines - 1) < 0.1, lines
+
+
+def test_the_layout_names_every_module():
+    named = set(re.findall(r"`([a-z_]+\.py)`", README.read_text()))
+    modules = {p.name for p in Path(nkijax.__file__).parent.glob("[a-z]*.py")}
+    assert named == modules
+
+
+def _refresh() -> None:
+    text = README.read_text()
+    text = TABLE.sub(lambda _: f"<!-- instructions -->\n{table()}<!-- /instructions -->", text)
+    README.write_text(ran(ran(text)))  # once for the lines, once for their numbers
+
+
+if __name__ == "__main__":
+    _refresh()

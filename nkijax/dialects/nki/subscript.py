@@ -72,10 +72,10 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
     if len(new_shape) < (2 if on_chip else 1):
         new_shape.append(1)
         new_strides.append(strides[-1])
-    if view.dynamic is not None and view.dynamic.vector and key and new_shape[:1] != [shape[0]]:
-        raise KernelError(
-            f"{_API} dimension 0: rows of a vector-indirect view take part in the indirection, got {key[0]}"
-        )
+    if view.dynamic is not None and view.dynamic.vector and key:
+        if type(key[0]) is not slice or new_shape[0] != shape[0]:
+            rule = "rows of a vector-indirect view take part in the indirection"
+            raise KernelError(f"{_API} dimension 0: {rule}, got {key[0]}")
     return View(view.buffer, offset, tuple(new_strides), tuple(new_shape), view.dtype, view.dynamic)
 
 

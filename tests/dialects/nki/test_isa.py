@@ -1,0 +1,130 @@
+"""The surface of `nki.isa`: signatures are facts, stored here as data; names that are missing say so."""
+
+import enum
+import inspect
+import types
+
+import pytest
+
+import nkijax
+import nkijax.dialects.nki as nki
+import nkijax.dialects.nki.isa as nisa
+from nkijax import KernelError, Unsupported
+from nkijax.program import Instruction
+
+# Names, order and defaults of NKI 0.6; after `|` what nkijax accepts beside them, because kernels pass it.
+SIGNATURES = """
+dma_copy(dst, src, priority=None, oob_mode=oob_mode.error, dge_mode=dge_mode.unknown, engine=engine.unknown, name=None)
+tensor_copy(dst, src, engine=engine.unknown, name=None | dtype=None)
+memset(dst, value, engine=engine.unknown, name=None)
+tensor_copy_predicated(dst, src, predicate, reverse_pred=False, name=None)
+nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False,
+    accumulate=None, tile_position=(), tile_size=(), perf_mode=matmul_perf_mode.none, name=None)
+nc_transpose(dst, data, engine=engine.unknown, name=None)
+dma_transpose(dst, src, axes=None, priority=None, dge_mode=dge_mode.unknown, oob_mode=oob_mode.error, name=None)
+tensor_tensor(dst, data1, data2, op, engine=engine.unknown, name=None)
+tensor_scalar(dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False,
+    engine=engine.unknown, name=None)
+scalar_tensor_tensor(dst, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, name=None | dtype=None)
+tensor_reduce(dst, op, data, axis, negate=False, keepdims=False, name=None)
+reciprocal(dst, data, name=None)
+activation(dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd=reduce_cmd.idle, name=None)
+activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None)
+iota(dst, pattern, offset=0, channel_multiplier=0, name=None)
+affine_select(dst, pattern, channel_multiplier, on_true_tile, on_false_value, cmp_op=equal, offset=0, name=None)
+tensor_tensor_scan(dst, data0, data1, initial, op0, op1, reverse0=False, reverse1=False, name=None)
+register_alloc(x=None)
+register_move(dst, src)
+register_load(dst, src)
+register_store(dst, src)
+get_nc_version()
+get_nc_sub_version()
+"""
+ENUMS = {
+    "engine": {"tensor": 1, "vector": 5, "scalar": 2, "gpsimd": 3, "dma": 4, "sync": 6, "unknown": 0},
+    "reduce_cmd": {"idle": 0, "reset": 1, "reduce": 2, "reset_reduce": 3, "load_reduce": 4},
+    "dge_mode": {"unknown": 0, "swdge": 1, "hwdge": 2, "none": 3},
+    "oob_mode": {"error": 0, "skip": 1},
+    "matmul_perf_mode": {"none": "none", "double_row": "double_row"},
+    "nc_version": {"gen2": 2, "gen3": 3, "gen4": 4},
+    "dma_engine": {"dma": 1, "gpsimd_dma": 2},
+}
+
+
+SIGNATURE = {
+    line.partition("(")[0]: [a.strip() for a in line.partition("(")[2][:-1].replace("|", ",").split(",") if a.strip()]
+    for line in SIGNATURES.replace("\n    ", " ").strip().splitlines()
+}
+
+
+def _default(value):
+    """A default as the table spells it."""
+    for name in ENUMS:
+        if isinstance(value, getattr(nisa, name)):
+            return f"{name}.{value.name}"
+    return value.__name__ if isinstance(value, types.FunctionType) else repr(value)
+
+
+def _spelled(function):
+    parameters = inspect.signature(function).parameters.values()
+    assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    return [p.name if p.default is p.empty else f"{p.name}={_default(p.default)}" for p in parameters]
+
+
+@pytest.mark.parametrize("name", SIGNATURE)
+def test_signature(name):
+    assert _spelled(getattr(nisa, name)) == SIGNATURE[name]
+
+
+def test_every_function_is_in_the_table():
+    functions = {n for n, f in vars(nisa).items() if isinstance(f, types.FunctionType) and not n.startswith("_")}
+    assert functions - {"active_target"} == set(SIGNATURE)
+
+
+def test_every_instruction_of_the_shelf_is_spelled():
+    shelf = {cls.api.removeprefix("nki.isa.") for cls in Instruction.__subclasses__() if cls.__module__[:10] == "nkijax.isa"}
+    assert shelf and shelf <= set(SIGNATURE)
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enums(name):
+    assert issubclass(getattr(nisa, name), enum.Enum)
+    assert {m.name: m.value for m in getattr(nisa, name)} == ENUMS[name]
+    assert getattr(nisa.constants, name) is getattr(nisa, name)
+
+
+def test_deprecated_engine_names():
+    for name in ("tensor", "vector", "scalar", "gpsimd", "unknown"):
+        assert getattr(nisa, f"{name}_engine") is nisa.engine[name] is getattr(nisa.constants, f"{name}_engine")
+
+
+def test_the_version_follows_the_target(monkeypatch):
+    seen = []
+    for target in ("trn1", "trn2", "trn3"):
+        nkijax.trace(lambda: seen.append(nisa.get_nc_version()), target=target)
+    assert seen == [nisa.nc_version.gen2, nisa.nc_version.gen3, nisa.nc_version.gen4]
+    assert seen[1] >= 3 and seen[1] >= nisa.nc_version.gen3 and seen[1] == 3 and seen[1] < nisa.nc_version.gen4
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "inf2")
+    assert nisa.get_nc_version() is nisa.nc_version.gen2
+    assert nisa.get_nc_sub_version() == 0
+
+
+def test_what_is_missing():
+    for name in nisa.NOT_YET:
+        function = getattr(nisa, name)
+        assert function.__name__ == name
+        with pytest.raises(Unsupported, match=f"nki.isa.{name}: is not emulated yet"):
+            function(None, dst=1)
+    documented = set(SIGNATURE) | set(nisa.NOT_YET)
+    assert len(documented) == 52, "functions of NKI 0.6: 50 instructions, 2 for the target"
+    with pytest.raises(AttributeError, match=r"module 'nki.isa' has no attribute 'tensor_tenser'; did you mean tensor_tensor"):
+        _ = nisa.tensor_tenser
+    with pytest.raises(AttributeError, match="'nki.isa' has no attribute 'qqq'$"):
+        _ = nisa.qqq
+    assert not hasattr(nisa, "tensor_copy_dynamic_src")
+
+
+def test_names():
+    assert nisa.NkiValidationError is KernelError and nki.isa is nisa
+    assert issubclass(nisa.NkiValidationError, AssertionError)
+    assert nisa.VirtualRegister.__name__ == "VirtualRegister"

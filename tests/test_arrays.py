@@ -1,0 +1,56 @@
+"""The caller's arrays in and out."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from nkijax import arrays
+
+
+def test_what_is_an_array():
+    assert (
+        arrays.is_array(np.ones(3))
+        and arrays.is_array(jnp.ones(3))
+        and arrays.is_array(jax.ShapeDtypeStruct((2,), "f4"))
+    )
+    assert not any(arrays.is_array(x) for x in (1, 1.0, None, "x", (np.ones(3),), np.float32(1)))
+
+
+def test_describe():
+    assert arrays.describe(np.ones((2, 3), ml_dtypes.bfloat16)) == ((2, 3), "bfloat16")
+    with pytest.raises(TypeError, match="float64 is not an NKI dtype"):
+        arrays.describe(np.ones(3))
+
+
+def test_static_arguments_become_pythons_or_nkis():
+    assert type(arrays.static(np.int64(3))) is int and arrays.static("x") == "x"
+    assert arrays.static(jnp.bfloat16) == "bfloat16" and arrays.static(np.dtype("f4")) == "float32"
+    with pytest.raises(TypeError):
+        arrays.static(np.dtype("f8"))
+
+
+def test_numpy_results_are_the_callers_own():
+    out = arrays.from_jax(jnp.ones(3), "numpy")
+    out[0] = 2
+    assert arrays.kind_of([np.ones(2)]) == "numpy" and arrays.kind_of([np.ones(2), jnp.ones(2)]) == "jax"
+
+
+def test_update_writes_in_place():
+    x = np.zeros(3, np.float32)
+    arrays.update(x, jnp.arange(3.0))
+    np.testing.assert_array_equal(x, [0, 1, 2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
+def test_torch_round_trip(dtype):
+    torch = pytest.importorskip("torch", reason="torch is optional")
+    x = torch.ones((2, 3)).to(getattr(torch, dtype))
+    assert arrays.describe(x) == ((2, 3), dtype) and arrays.kind_of([x]) == "torch"
+    back = arrays.from_jax(arrays.to_jax(x), "torch")
+    assert back.dtype == x.dtype and bool((back == x).all())
+    arrays.update(x, jnp.zeros((2, 3), arrays.to_jax(x).dtype))
+    assert not bool(x.any())
