@@ -25,6 +25,6 @@ bench: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later; name one: make PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,dev]'
 	touch $(INSTALLED)

@@ -83,9 +83,10 @@ def read(array: jax.Array, address: Address) -> jax.Array:
     starts = _starts(address, box, axis)
     x = flat.reshape(box.radixes)
     if box.sizes != box.radixes:
-        if all(isinstance(s, int) for s in starts):
-            ends = [s + n for s, n in zip(starts, box.spans, strict=True)]
-            x = lax.slice(x, starts, ends, box.steps)
+        fixed = [s for s in starts if isinstance(s, int)]
+        if len(fixed) == len(starts):
+            ends = [s + n for s, n in zip(fixed, box.spans, strict=True)]
+            x = lax.slice(x, fixed, ends, box.steps)
         else:
             x = lax.dynamic_slice(x, starts, box.spans)
             x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from nkijax import arrays, artifacts, dtypes
 from nkijax.call import DIALECTS, Call, Dialect, argument_names, fill, hashable, outputs_of, place, slots_in
@@ -299,7 +300,7 @@ def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options
 
 def _finish(call: Call, compiled: Compiled, result: Result) -> Any:
     """Raise the run's error, tell observers, update arguments in place, convert outputs to the caller's kind."""
-    if compiled.lowered.sites and not isinstance(result.error, jax.core.Tracer):
+    if compiled.lowered.sites and not isinstance(result.error, Tracer):
         compiled.lowered.check(np.asarray(result.error))
     for observer in observers:
         observer(compiled, result)

@@ -74,7 +74,7 @@ def of(dtype) -> str:
         storage = np.dtype(dtype)
     except TypeError:
         storage = None
-    if storage in _BY_STORAGE:
+    if storage is not None and storage in _BY_STORAGE:
         return _BY_STORAGE[storage]
     raise TypeError(f"{dtype} is not an NKI dtype; NKI has {', '.join(KINDS)}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,9 +75,10 @@ class Eager:
         if d is None:
             return address
         index = self.load(d.index).astype(np.int32)
-        kind = {"rows": index.T.reshape(-1)[: view.shape[0]]} if d.vector else {"scalar": index.reshape(())}
-        fields = {f: getattr(address, f) for f in ("size", "natural", "dtype", "strides", "shape", "offsets")}
-        return Address(**fields, stride=d.stride, limit=d.limit, **kind)
+        address = replace(address, stride=d.stride, limit=d.limit)
+        if d.vector:
+            return replace(address, rows=index.T.reshape(-1)[: view.shape[0]])
+        return replace(address, scalar=index.reshape(()))
 
 
 class _Read:

@@ -1,9 +1,9 @@
 """Lowering: a program becomes one pure JAX function.
 
 A scanned repeat carries the arrays that it shares and writes; what it only reads, or writes in disjoint places, goes
-through the scan's inputs and outputs.  A batched repeat runs each instruction for all turns at once (`jax.vmap` over the
-axes that its operands depend on), its index having become one more dimension of the access patterns.  Dynamic loops
-carry their trip counts and the error word with the arrays.
+through the scan's inputs and outputs.  A batched repeat runs each instruction for all turns at once (`jax.vmap` over
+the axes that its operands depend on), its index having become one more dimension of the access patterns.  Dynamic
+loops carry their trip counts and the error word with the arrays.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ class _Lowering:
             env.at(inside).put(a, y, order)
 
     def _carried(self, node: Repeat | Loop | LoopLeaf, apart: frozenset = frozenset()) -> list[Key]:
-        written = self.how.written[id(node)] - apart
-        return [TRIPS, ERROR, *sorted(written, key=lambda f: f.buffer.index)]
+        written = sorted(self.how.written[id(node)] - apart, key=lambda f: f.buffer.index)
+        return [TRIPS, ERROR, *written]
 
     # ---- dynamic loops
 

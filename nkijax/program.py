@@ -104,7 +104,7 @@ class Record:
         return tuple(key)
 
     def numbers(self) -> list[float]:
-        """The numbers, in a fixed order: a buffer's index and an offset for each view, then immediates as they come."""
+        """The numbers, in the order of the fields: a buffer's index and an offset for a view, an immediate itself."""
         out: list[float] = []
         for name, _, _, number in self.layout().operands:
             value = getattr(self, name)
@@ -217,8 +217,8 @@ class Loop(Record):
     """A dynamic loop: its body is traced once.
 
     With `condition` None it counts: `register` runs from `lower` to `upper` by `step`.  Otherwise `register` is the
-    body's condition register: it starts as `lower`, takes the value of `condition` (the register that the body returned)
-    after each turn, and the loop ends when it is zero.  `ident` indexes the trip counts that a run returns.
+    body's condition register: it starts as `lower`, takes after each turn the value of `condition`, the register that
+    the body returned, and the loop ends when it is zero.  `ident` indexes the trip counts that a run returns.
     """
 
     register: Out

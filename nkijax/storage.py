@@ -161,7 +161,9 @@ def _bind(node: Node, path: Path) -> Bound:
     for v, buffers, offsets, index in order:
         name = names[id(v)]
         reads, writes = roles[name]
-        inner = (*path, node) if name == "condition" else path
+        inner = path
+        if name == "condition" and isinstance(node, Loop | LoopLeaf):  # a loop's body returns it
+            inner = (*path, node)
         access = Access(v, inner, buffers, offsets, reads, writes, record, name)
         if index is not None and v.dynamic:
             access.index = Access(v.dynamic.index, path, *index, True, False, record, name)

@@ -1,7 +1,7 @@
 """The recorder: runs a kernel's Python once and notes each instruction, with its checks made at the kernel's line.
 
 Loops over Python ints simply run.  Dynamic loops are captured: their body runs once, into a `Loop` node.  With an
-*executor* the recorder executes each instruction as it comes, on concrete values (`eager=True`); loops then really turn.
+*executor* the recorder executes each instruction as it comes, on concrete values (`eager=True`); loops then turn.
 """
 
 from __future__ import annotations

@@ -36,14 +36,18 @@ def test_arrays_are_found_inside_tuples_lists_and_dicts():
     assert len(c.arrays) == 3 and [s.index for s in slots_in((c.args, c.kwargs))] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("static", [1, 1.5, None, "s", Mode.a, (1, 2), [1, [2]], {"k": 1}, Config(1, ["a"]), len, np.float32])
+STATICS = [1, 1.5, None, "s", Mode.a, (1, 2), [1, [2]], {"k": 1}, Config(1, ["a"]), len, np.float32]
+
+
+@pytest.mark.parametrize("static", STATICS)
 def test_equal_arguments_have_equal_keys(static):
     other = Config(1, ["a"]) if isinstance(static, Config) else static
     assert call(X, static).key() == call(X + 1, other).key() and hash(call(X, static).key())
 
 
 @pytest.mark.parametrize(
-    "one, two", [(1, True), (1, 1.0), (0, None), ((1,), [1]), (Config(1, []), Config(2, [])), (X, X[:1]), (X, X.astype(np.int32))]
+    "one, two",
+    [(1, True), (1, 1.0), (0, None), ((1,), [1]), (Config(1, []), Config(2, [])), (X, X[:1]), (X, X.astype(np.int32))],
 )
 def test_what_differs_has_another_key(one, two):
     assert call(one).key() != call(two).key()

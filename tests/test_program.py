@@ -31,7 +31,9 @@ class Everything(Instruction):
     scale: In | Number | None
     count: int = 3
 
-    queue = Engine.vector
+    @property
+    def queue(self):
+        return Engine.vector
 
     def check(self, target):
         pass

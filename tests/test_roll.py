@@ -48,7 +48,7 @@ def test_a_tile_loop_folds_to_one_turn():
 def test_the_rolled_size_does_not_depend_on_the_turns(turns):
     def kernel(r, x):
         for i in range(turns):
-            for k in range(turns):
+            for _ in range(turns):
                 t = tile(r)
                 r.emit(DmaCopy(t, x.slice(0, 0, 128)))
                 r.emit(Memset(t, float(i)))

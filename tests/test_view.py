@@ -22,7 +22,9 @@ def hbm(*shape):
 
 def elements(view: View) -> np.ndarray:
     """The flat addresses of a view's elements."""
-    return view.offset + sum((s * g for s, g in zip(view.strides, np.indices(view.shape), strict=True)), np.int64(0))
+    return view.offset + sum(
+        (s * g for s, g in zip(view.strides, np.indices(view.shape), strict=True)), np.zeros((), int)
+    )
 
 
 def register():

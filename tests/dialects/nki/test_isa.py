@@ -82,7 +82,9 @@ def test_every_function_is_in_the_table():
 
 
 def test_every_instruction_of_the_shelf_is_spelled():
-    shelf = {cls.api.removeprefix("nki.isa.") for cls in Instruction.__subclasses__() if cls.__module__[:10] == "nkijax.isa"}
+    shelf = {
+        cls.api.removeprefix("nki.isa.") for cls in Instruction.__subclasses__() if cls.__module__[:10] == "nkijax.isa"
+    }
     assert shelf and shelf <= set(SIGNATURE)
 
 
@@ -117,7 +119,9 @@ def test_what_is_missing():
             function(None, dst=1)
     documented = set(SIGNATURE) | set(nisa.NOT_YET)
     assert len(documented) == 52, "functions of NKI 0.6: 50 instructions, 2 for the target"
-    with pytest.raises(AttributeError, match=r"module 'nki.isa' has no attribute 'tensor_tenser'; did you mean tensor_tensor"):
+    with pytest.raises(
+        AttributeError, match=r"module 'nki.isa' has no attribute 'tensor_tenser'; did you mean tensor_tensor"
+    ):
         _ = nisa.tensor_tenser
     with pytest.raises(AttributeError, match="'nki.isa' has no attribute 'qqq'$"):
         _ = nisa.qqq

@@ -1,0 +1,129 @@
+"""nkijax run, profile and trace, on scripts that import `nki` as their authors wrote it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from nkijax import api, imports
+from nkijax.cli import main
+
+SCRIPT = """
+import os
+import sys
+
+import beside
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import numpy as np
+
+
+@nki.jit
+def double(x, turns):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+
+    def turn(i):
+        tile = nl.ndarray((1, x.shape[1]), x.dtype)
+        nisa.dma_copy(tile, x[i])
+        nisa.tensor_scalar(tile, tile, nl.multiply, 2.0)
+        nisa.dma_copy(out[i], tile)
+
+    nl.fori_loop(0, turns, turn)
+    return out
+
+
+if __name__ == "__main__":
+    x = np.ones((4, 8), np.float32)
+    assert (double(x, 4) == 2).all() and (double(x, 4) == 2).all()
+    assert sys.modules["__main__"].double is double and __file__ == sys.argv[0]
+    print(beside.name, sys.argv[1:], nisa.get_nc_version().name, os.environ.get("NKI_PRECISE_FP"))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "beside.py").write_text("name = 'beside'\n")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    yield str(path)
+    sys.modules.pop("beside", None)
+
+
+def test_run(script, capsys):
+    before = (dict(os.environ), list(sys.path), list(sys.argv), sys.modules["__main__"], list(sys.meta_path))
+    assert main(["run", script, "a", "--flag", "-x"]) == 0
+    assert capsys.readouterr().out == "beside ['a', '--flag', '-x'] gen4 None\n"
+    assert before == (dict(os.environ), sys.path, sys.argv, sys.modules["__main__"], sys.meta_path)
+
+
+def test_options(script, capsys):
+    assert main(["run", "--target", "trn1", "--precise", "0", script]) == 0
+    assert capsys.readouterr().out == "beside [] gen2 0\n"
+    assert "NKI_PRECISE_FP" not in os.environ
+
+
+def test_profile(script, capsys):
+    assert main(["profile", "--target", "trn2", script]) == 0
+    out = capsys.readouterr().out
+    assert out.count("double: ") == 2, "every call"
+    line = SCRIPT.splitlines().index("    nl.fori_loop(0, turns, turn)") + 1
+    assert " us on trn2: " in out and f"loop {script}:{line}: 4 trips" in out
+    assert out.endswith("beside [] gen3 None\n") and not api.observers
+
+
+def test_trace(script, capsys):
+    assert main(["trace", script]) == 0
+    out = capsys.readouterr().out
+    assert out.count("program double(x: float32[4, 8]) on trn3") == 1, "each program once"
+    assert "in range(0, 4, 1):" in out and "TensorScalar(" in out and out.endswith("beside [] gen4 None\n")
+
+
+def test_profile_under_an_outer_jit(tmp_path, capsys):
+    path = tmp_path / "outer.py"
+    path.write_text(
+        SCRIPT.replace("import beside\n", "").split("if __name__")[0]
+        + textwrap.dedent("""
+        import jax
+        jax.jit(lambda x: double(x, 4))(np.ones((4, 8), np.float32))
+    """)
+    )
+    assert main(["profile", str(path)]) == 0
+    assert capsys.readouterr().out == "double: under jax.jit, where trip counts are not known; profile it alone\n"
+
+
+def test_a_script_that_fails(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text("import sys\nimport nki\nsys.exit(3)\n")
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", str(path)])
+    assert exit_.value.code == 3 and sys.argv[0] != str(path) and imports._finder not in sys.meta_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "required"),
+        (["fly", "x.py"], "invalid choice: 'fly'"),
+        (["run", "nowhere.py"], "no such file: nowhere.py"),
+        (["run", "--target", "trn9", __file__], "must be one of trn1"),
+        (["run", "--precise", "2", __file__], "invalid choice: 2"),
+    ],
+)
+def test_usage_errors(arguments, words, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_as_a_command(script):
+    """`python -m nkijax`, from another directory."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "nkijax", "run", os.path.basename(script), "b"]
+    done = subprocess.run(
+        command, cwd=os.path.dirname(script), env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "beside ['b'] gen4 None\n" and done.stderr == ""

@@ -1,0 +1,125 @@
+"""install(): what `import nki…` means."""
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+import nkijax
+from nkijax import imports
+from nkijax.dialects import nki
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """Start without nkijax's names, and leave the process as it was found."""
+    before = imports._finder in sys.meta_path
+    imports.uninstall()
+    yield
+    imports.uninstall()
+    if before:
+        imports.install(shadow=True)
+
+
+@pytest.fixture
+def real(tmp_path, monkeypatch):
+    """An installed package called nki."""
+    (tmp_path / "nki").mkdir()
+    (tmp_path / "nki" / "__init__.py").write_text("real = True\n")
+    (tmp_path / "nki" / "isa.py").write_text("real = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    imports.uninstall()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "nki"]:
+        del sys.modules[name]
+
+
+def test_nothing_is_there_unless_asked():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("nki")
+
+
+SPELLINGS = """
+import nki
+import nki as alias
+import nki.isa as nisa
+import nki.language as nl
+import nki.typing as nt
+import nki.dtype as dt
+import nki.isa.constants
+from nki import jit, isa, language, typing, dtype
+from nki.isa import oob_mode, constants, topk
+from nki.isa.constants import dge_mode
+from nki.language import NKIObject, float32
+"""
+
+
+def test_every_way_to_import():
+    nkijax.install()
+    names = {}
+    exec(SPELLINGS, names)
+    assert names["nki"] is names["alias"] is nki and names["nisa"] is nki.isa and names["dt"] is nki.dtype
+    assert names["nki"].isa.constants is names["constants"] is nki.isa.constants
+    assert names["jit"] is nki.jit and names["float32"] == "float32"
+    assert importlib.util.find_spec("nki.language") is not None
+
+
+def test_what_is_not_there():
+    nkijax.install()
+    for name in ("nki.nothing", "nki.jit", "nki.tensor", "nki.isa.nothing"):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
+            importlib.import_module(name)
+    assert "nki.jit" not in sys.modules, "files of nkijax are no modules of nki"
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'nkijax.dialects.nki.isa'"):
+        exec("from nki.isa import nothing")
+
+
+def test_a_purged_name_comes_back():
+    nkijax.install()
+    for name in ("nki", "nki.isa"):
+        del sys.modules[name]
+    assert importlib.import_module("nki") is nki and importlib.import_module("nki.isa") is nki.isa
+    assert nki.__spec__.name == "nkijax.dialects.nki" and nki.isa.__spec__.name == "nkijax.dialects.nki.isa"
+
+
+def test_installing_twice_and_uninstalling():
+    nkijax.install()
+    nkijax.install()
+    assert sys.meta_path.count(imports._finder) == 1
+    imports.uninstall()
+    imports.uninstall()
+    assert imports._finder not in sys.meta_path and "nki.isa" not in sys.modules
+
+
+def test_a_real_package_stays_unless_shadowed(real):
+    with pytest.raises(
+        ImportError, match=r"a package called 'nki' is installed .*nkijax.install\(shadow=True\) hides it"
+    ):
+        nkijax.install()
+    theirs = importlib.import_module("nki")
+    their_isa = importlib.import_module("nki.isa")
+    assert theirs.real
+    with pytest.raises(ImportError, match="shadow=True"):
+        nkijax.install()
+    nkijax.install(shadow=True)
+    assert importlib.import_module("nki") is nki and importlib.import_module("nki.isa") is nki.isa
+    imports.uninstall()
+    assert importlib.import_module("nki") is theirs and importlib.import_module("nki.isa") is their_isa
+
+
+def test_a_mere_folder_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "nki").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    nkijax.install()
+    assert importlib.import_module("nki") is nki
+
+
+def test_for_a_while():
+    with imports.installed():
+        assert importlib.import_module("nki") is nki
+    assert "nki" not in sys.modules
+    nkijax.install()
+    with imports.installed(shadow=True):
+        pass
+    assert importlib.import_module("nki") is nki
