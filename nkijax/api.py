@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from nkijax import arrays, artifacts, dtypes
 from nkijax.call import DIALECTS, Call, Dialect, argument_names, fill, hashable, outputs_of, place, slots_in
+from nkijax.cores import check_trips
 from nkijax.cost import Cost, cost
 from nkijax.eager import Eager
 from nkijax.lower import Lowered, Result, lower
@@ -255,7 +256,8 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
     """Trace a call: its flat program, and the structure that the kernel returned."""
     kernel, dialect = call.kernel, call.kernel.dialect
     name = getattr(kernel.function, "__name__", "kernel")
-    recorder = Recorder(name, target, executor, programs=int(np.prod(kernel.grid, dtype=int)) if kernel.grid else 1)
+    programs = int(np.prod(kernel.grid, dtype=int)) if kernel.grid else 1
+    recorder = Recorder(name, target, executor, programs, dialect.parallel)
     recorder.grid = kernel.grid
     names = argument_names(call)
     slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
@@ -302,6 +304,8 @@ def _finish(call: Call, compiled: Compiled, result: Result) -> Any:
     """Raise the run's error, tell observers, update arguments in place, convert outputs to the caller's kind."""
     if compiled.lowered.sites and not isinstance(result.error, Tracer):
         compiled.lowered.check(np.asarray(result.error))
+    if compiled.program.cores > 1 and not isinstance(result.trips, Tracer):
+        check_trips(compiled.program, np.asarray(result.trips))
     for observer in observers:
         observer(compiled, result)
     return _deliver(call, compiled.program, compiled.tree, result.outputs, result.written)

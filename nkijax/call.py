@@ -23,6 +23,7 @@ class Dialect:
     view: Callable[[Any], View | None]  # and back; None for what is no tensor
     grid: Callable[[Any], tuple[int, ...]]  # checks the subscript of `kernel[…]`
     speaks: Callable[[types.FunctionType], bool]  # whether a plain function is written in it
+    parallel: bool = True  # whether the programs of a grid are cores that run side by side
 
 
 DIALECTS: list[Dialect] = []  # the dialects that are imported; the first one takes functions that none speaks for

@@ -14,8 +14,8 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 from nkijax import api, imports
 from nkijax.api import Compiled, Observer
@@ -99,7 +99,7 @@ def _observed(observer: Observer | None) -> Iterator[None]:
 
 def _print_cost(compiled: Compiled, result: Result) -> None:
     program = compiled.program
-    if isinstance(result.trips, jax.core.Tracer):
+    if isinstance(result.trips, Tracer):
         print(f"{program.name}: under jax.jit, where trip counts are not known; profile it alone", flush=True)
         return
     trips = [int(n) for n in np.asarray(result.trips)[: len(program.loops)]]

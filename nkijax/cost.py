@@ -7,10 +7,10 @@ nothing is measured here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nkijax.machine import Engine, Memory, Target
-from nkijax.program import Program, instructions
+from nkijax.program import EVERY_CORE, Program, core_of, instructions
 from nkijax.schedule import partition_bytes
 from nkijax.timeline import LoopRun, Model, Stretch, Timed
 from nkijax.view import Buffer
@@ -108,6 +108,7 @@ class Cost:
     hbm_written_bytes: int
     sbuf: Occupancy
     psum: Occupancy
+    cores: int = 1
 
     def to_json(self) -> dict:
         """The fields as plain data, ready for `json.dump`, with the target's name."""
@@ -122,6 +123,7 @@ class Cost:
         lines = [
             f"{self.total_us:,.1f} us on {self.target.name}: {loops_us:,.1f} in dynamic loops,"
             f" {self.static_us:,.1f} outside, {self.fixed_us:,.1f} fixed"
+            + (f"; the slowest of {self.cores} cores, which wait for each other at no cost" if self.cores > 1 else "")
         ]
         lines += ["  " + line for loop in self.loops for line in str(loop).splitlines()]
         share = 100 / self.total_us if self.total_us else 0.0
@@ -167,7 +169,19 @@ class _Tally:
 
 
 def cost(program: Program, trips: Sequence[int]) -> Cost:
-    """What an unrolled program costs, when dynamic loop `ident` turned `trips[ident]` times in the whole run."""
+    """What an unrolled program costs, when dynamic loop `ident` turned `trips[ident]` times in the whole run.
+
+    Of several cores, the slowest one's; that they wait for each other is not charged.
+    """
+    if program.cores == 1:
+        return _cost(program, trips)
+    bodies = [tuple(n for n in program.body if core_of(n) in (core, EVERY_CORE)) for core in range(program.cores)]
+    costs = [_cost(replace(program, body=body), trips) for body in bodies]
+    return replace(max(costs, key=lambda c: c.total_us), cores=program.cores)
+
+
+def _cost(program: Program, trips: Sequence[int]) -> Cost:
+    """What one core's program costs."""
     model = Model(program, trips)
     target = program.target
     main = model.main

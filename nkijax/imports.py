@@ -14,6 +14,7 @@ from nkijax.dialects import nki
 
 _MODULES: dict[str, ModuleType] = {
     "nki": nki,
+    "nki.collectives": nki.collectives,
     "nki.dtype": nki.dtype,
     "nki.isa": nki.isa,
     "nki.isa.constants": nki.isa.constants,

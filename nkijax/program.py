@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
@@ -38,6 +38,9 @@ class Masked:
 
     value: jax.Array
     mask: jax.Array
+
+
+EVERY_CORE = -1
 
 
 def _roles(hint: Any) -> tuple[str, ...]:
@@ -173,6 +176,7 @@ class Instruction(Record, ABC):
     api: ClassVar[str] = ""  # the documented name, such as nki.isa.tensor_tensor
     contracts: ClassVar[tuple[str, ...]] = ()
     name: str | None = field(default=None, kw_only=True)
+    core: int = field(default=0, kw_only=True, repr=False)  # which core executes it; EVERY_CORE what cores do together
     site: str = field(default="", kw_only=True, compare=False, repr=False)
 
     @property
@@ -196,6 +200,14 @@ class Instruction(Record, ABC):
         """Whether this instance adds its result to its destination, so that `contracts` applies."""
         return False
 
+    def meets(self) -> Hashable:
+        """What the other cores must reach too before this goes on (their instructions agree on it), or None."""
+        return None
+
+    def join(self, others: Sequence[Instruction]) -> tuple[Instruction, ...]:
+        """The instructions that this one and its partners on the other cores amount to, where it `meets` them."""
+        return (self, *others)
+
     def skips(self) -> bool:
         """Whether elements with a run-time index outside their tensor are left out, rather than an error."""
         return False
@@ -204,7 +216,7 @@ class Instruction(Record, ABC):
         parts = []
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "site" or (f.name == "name" and value is None):
+            if f.name == "site" or (f.name in ("name", "core") and value == f.default):
                 continue
             if value == f.default and not isinstance(value, View):
                 continue
@@ -277,6 +289,8 @@ class Program:
     constants: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
     zeros: frozenset[int] = frozenset()
     loops: tuple[str, ...] = ()  # the site of each dynamic loop, by its `ident`
+    loop_cores: tuple[int, ...] = ()  # and the core that runs it
+    cores: int = 1
 
     def __str__(self) -> str:
         from_ = ", ".join(f"{b.name or b.index}: {b.dtype}{list(b.shape)}" for b in self.arguments)
@@ -303,6 +317,11 @@ def _text(nodes: Sequence[Node], depth: int) -> list[str]:
         else:
             lines.append(f"{pad}{node.instruction if isinstance(node, Leaf) else node}")
     return lines
+
+
+def core_of(node: Node) -> int:
+    """The core that executes a node: that of its first instruction."""
+    return next((i.core for i in instructions([node])), EVERY_CORE)
 
 
 def instructions(nodes: Sequence[Node]) -> Iterator[Instruction]:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from nkijax import dtypes
-from nkijax.errors import KernelError, kernel_frame
+from nkijax.cores import joined
+from nkijax.errors import KernelError, Unsupported, kernel_frame
 from nkijax.machine import Memory, Target
 from nkijax.program import Instruction, Loop, Node, Program
 from nkijax.view import Buffer, View
@@ -77,9 +78,11 @@ def current(api: str = "") -> Recorder:
 class Recorder:
     """Collects one program.  One recorder, one thread."""
 
-    def __init__(self, name: str, target: Target, executor: Executor | None = None, programs: int = 1):
+    def __init__(
+        self, name: str, target: Target, executor: Executor | None = None, programs: int = 1, parallel: bool = True
+    ):
         self.name, self.target, self.executor = name, target, executor
-        self.programs, self.program_id = programs, 0
+        self.programs, self.program_id, self.parallel = programs, 0, parallel
         self.grid: tuple[int, ...] = ()
         self.buffers: list[Buffer] = []
         self.arguments: list[Buffer] = []
@@ -91,6 +94,7 @@ class Recorder:
         self._open: list[_OpenLoop] = []
         self._scopes: set[int] = {-1}
         self._sites: list[str] = []
+        self._loop_cores: list[int] = []
         self._site_cache: dict[tuple[object, int], str] = {}
         self._frozen: set[Buffer] = set()
         self._touched: set[Buffer] = set()
@@ -107,30 +111,36 @@ class Recorder:
         token = _current.set(self)
         try:
             outputs: Sequence[View] = ()
+            bodies: list[list[Node]] = []
             for pid in range(self.programs):
-                self.program_id, self._next_shared = pid, 0
+                self.program_id, self._next_shared, self._bodies = pid, 0, [[]]
                 result = kernel()
                 outputs = outputs if pid else result
+                if self._open:
+                    raise KernelError(
+                        "dynamic loop: must run to the end of its body, was left by break or return",
+                        self._open[-1].site,
+                    )
+                bodies.append(self._bodies[0])
         finally:
             _current.reset(token)
-        if self._open:
-            loop = self._open[-1]
-            raise KernelError("dynamic loop: must run to the end of its body, was left by break or return", loop.site)
-        return self._program(tuple(outputs))
+        return self._program(tuple(outputs), joined(bodies) if self.programs > 1 else bodies[0])
 
-    def _program(self, outputs: tuple[View, ...]) -> Program:
+    def _program(self, outputs: tuple[View, ...], body: list[Node]) -> Program:
         written = tuple(i for i, b in enumerate(self.arguments) if b in self._written)
         return Program(
             self.name,
             self.target,
             tuple(self.buffers),
             tuple(self.arguments),
-            tuple(self._bodies[0]),
+            tuple(body),
             outputs,
             written,
             self.constants,
             frozenset(b.index for b in self.zeros),
             tuple(self._sites),
+            tuple(self._loop_cores),
+            self.programs if self.parallel else 1,
         )
 
     def site(self) -> str:
@@ -225,6 +235,8 @@ class Recorder:
         """Check an instruction and note it (or execute it, in eager mode)."""
         site = self.site()
         object.__setattr__(instruction, "site", site)
+        if self.programs > 1:
+            self._on_core(instruction)
         instruction.check(self.target)
         writes = instruction.writes()
         touched = self._touched
@@ -248,6 +260,14 @@ class Recorder:
             self._bodies[-1].append(instruction)
         return instruction
 
+    def _on_core(self, instruction: Instruction) -> None:
+        """Note which core runs it; what waits for another core must be outside of dynamic loops."""
+        if self.parallel:
+            object.__setattr__(instruction, "core", self.program_id)
+        if instruction.meets() is not None and (self._open or self.executor is not None):
+            where = "in eager mode" if self.executor is not None else "inside a dynamic loop"
+            raise Unsupported(f"{instruction.api}: cores that wait for each other {where} are not emulated")
+
     def _dead(self, api: str, buffer: Buffer) -> KernelError:
         return KernelError(
             f"{api} operand: a tensor allocated in the body of a dynamic loop lives only there, got "
@@ -263,6 +283,7 @@ class Recorder:
         site = self.site()
         loop = _OpenLoop(len(self._sites), site, self.register(), lower, upper, step, key)
         self._sites.append(site)
+        self._loop_cores.append(self.program_id if self.parallel else 0)
         for facts in self._facts.values():
             facts.enter_loop()
         self._open.append(loop)

@@ -47,9 +47,11 @@ import nki.isa as nisa
 import nki.language as nl
 import nki.typing as nt
 import nki.dtype as dt
+import nki.collectives as ncc
 import nki.isa.constants
 from nki import jit, isa, language, typing, dtype
 from nki.isa import oob_mode, constants, topk
+from nki.collectives import ReplicaGroup
 from nki.isa.constants import dge_mode
 from nki.language import NKIObject, float32
 """

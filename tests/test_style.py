@@ -27,6 +27,7 @@ FILE_LINES, FUNCTION_LINES, INIT_LINES = 400, 50, 60
 UNMIRRORED = {
     "__init__.py": "only names",
     "__main__.py": "only calls cli.main",
+    "isa/rules.py": "each rule is broken once in the test of an instruction that has it",
 }
 
 # Dataclasses that are not frozen: what one stage fills while it runs, never handed to a user.

@@ -52,18 +52,22 @@ def is_member(inst: Instruction, operand: str, kind: type[Enum], name: str) -> N
 
 def dma_operands(inst: Instruction, target: Target, *operands: str) -> None:
     """Tiles of a DMA are in HBM or SBUF, those in SBUF with at most `pmax` partitions; index tiles are in SBUF."""
-    short = inst.api.rpartition(".")[2]
     for name in operands:
-        view: View = getattr(inst, name)
-        if view.memory not in _DMA_MEMORIES:
-            raise KernelError(
-                f"{inst.api} {name}: {short} requires HBM or SBUF tensors, got {name}=MemoryRegion.{view.memory.value}"
-            )
-        if view.memory.on_chip:
-            rules.partitions(inst, target, name)
-        if view.dynamic and view.dynamic.index.memory not in (Memory.sbuf, Memory.register):
-            index = view.dynamic.index
-            raise rules.fail(inst, name, "its run-time index must be a register or in sbuf", index.memory.value)
+        dma_operand(inst, target, name, getattr(inst, name))
+
+
+def dma_operand(inst: Instruction, target: Target, name: str, view: View) -> None:
+    """The same for one tile; `name` is what the kernel calls it."""
+    short = inst.api.rpartition(".")[2]
+    if view.memory not in _DMA_MEMORIES:
+        raise KernelError(
+            f"{inst.api} {name}: {short} requires HBM or SBUF tensors, got {name}=MemoryRegion.{view.memory.value}"
+        )
+    if view.memory.on_chip and view.partitions > target.pmax:
+        raise KernelError(f"{inst.api} {name} partition dimension {view.partitions} exceeds maximum {target.pmax}")
+    if view.dynamic and view.dynamic.index.memory not in (Memory.sbuf, Memory.register):
+        index = view.dynamic.index
+        raise rules.fail(inst, name, "its run-time index must be a register or in sbuf", index.memory.value)
 
 
 def dma_queueing(inst: Instruction, target: Target, *operands: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from nkijax.api import Kernel as Kernel
+from nkijax.dialects.nki import collectives as collectives
 from nkijax.dialects.nki import dtype as dtype
 from nkijax.dialects.nki import isa as isa
 from nkijax.dialects.nki import language as language

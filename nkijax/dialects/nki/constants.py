@@ -5,11 +5,10 @@ Plain ints and strings are refused where a member is asked for, except that `per
 
 from __future__ import annotations
 
-from enum import Enum
-
 from nkijax.isa.matmul import MatmulPerfMode
 from nkijax.isa.move import DgeMode, OobMode
 from nkijax.isa.operators import ReduceCmd
+from nkijax.isa.sync import DmaEngine
 from nkijax.machine import Engine, Generation
 
 engine = Engine
@@ -18,13 +17,7 @@ dge_mode = DgeMode
 oob_mode = OobMode
 matmul_perf_mode = MatmulPerfMode
 nc_version = Generation
-
-
-class dma_engine(Enum):
-    """Who moves the data of a `sendrecv`: DMA engines, or DMA triggered by GpSimd."""
-
-    dma = 1
-    gpsimd_dma = 2
+dma_engine = DmaEngine
 
 
 # Deprecated since NKI 0.3, and in wide use.

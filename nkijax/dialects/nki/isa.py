@@ -50,6 +50,7 @@ from nkijax.dialects.nki.isa_data import (
     tensor_copy,
     tensor_copy_predicated,
 )
+from nkijax.dialects.nki.isa_sync import core_barrier, sendrecv
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.tile_size import active_target
 from nkijax.errors import KernelError
@@ -73,7 +74,6 @@ NOT_YET = (
     "activate2",
     "bn_aggr",
     "bn_stats",
-    "core_barrier",
     "dma_compute",
     "dropout",
     "exponential",
@@ -92,7 +92,6 @@ NOT_YET = (
     "range_select",
     "rng",
     "select_reduce",
-    "sendrecv",
     "sequence_bounds",
     "set_rng_seed",
     "tensor_partition_reduce",

@@ -16,6 +16,7 @@ from nkijax.view import View
 
 _API = "NkiTensor[...]"
 _FULL = slice(None)
+_ON_CHIP = (Memory.sbuf, Memory.psum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
     size 1, and an HBM view at least one dimension.  `runtime` gives the view of a register or a tile, else None.
     """
     shape, strides, offset = view.shape, view.strides, view.offset
-    memory = view.buffer.memory
-    on_chip = memory is Memory.sbuf or memory is Memory.psum
+    on_chip = view.buffer.memory in _ON_CHIP
     new_shape: list[int] = []
     new_strides: list[int] = []
     if len(key) > len(shape):

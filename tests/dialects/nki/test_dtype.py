@@ -13,7 +13,7 @@ def test_names():
 
 
 def test_as_an_annotation():
-    def kernel(x, dtype: nki.dtype = nki.language.bfloat16):
+    def kernel(x, dtype: nki.dtype = nki.language.bfloat16):  # pyright: ignore[reportGeneralTypeIssues]
         return dtype
 
     assert kernel(0) == "bfloat16"

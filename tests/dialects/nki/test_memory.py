@@ -45,7 +45,7 @@ def test_ndarray():
 
 
 def test_ndarray_serves_as_an_annotation():
-    def kernel(x: Optional[nl.ndarray] = None) -> nl.ndarray | Tuple[nl.ndarray, int]:  # noqa: UP006, UP045
+    def kernel(x: Optional[nl.ndarray] = None) -> nl.ndarray | Tuple[nl.ndarray, int]:  # noqa: UP006, UP045  # pyright: ignore
         return x
 
     assert inspect.isfunction(nl.ndarray) and kernel() is None
