@@ -28,8 +28,8 @@ class Address:
     """Where a view is in one storage array, in elements of `dtype`.
 
     `offsets` is a table over the loops that `indices` count (one axis each).  `scalar` moves the pattern by
-    `scalar · stride`; `rows` (one index a row of pattern dimension `row_dim`, whose own stride is 0) moves each row.
-    Both are below `limit` where legal.
+    `scalar · stride`; `rows` (one index a row of pattern dimension `row_dim`, whose own stride is 0) moves each row;
+    `columns` (an index an element of the last two dimensions) moves each element.  They are below `limit` where legal.
     """
 
     size: int
@@ -41,9 +41,17 @@ class Address:
     indices: tuple[jax.Array, ...] = ()
     scalar: jax.Array | None = None
     rows: jax.Array | None = None
+    columns: jax.Array | None = None
     row_dim: int = 0
     stride: int = 0
     limit: int = 0
+
+    @property
+    def index(self) -> jax.Array | None:
+        """The run-time index: a scalar, (rows, 1) or (P, columns); None for a static address."""
+        if self.rows is not None:
+            return self.rows.reshape(-1, 1)
+        return self.scalar if self.columns is None else self.columns
 
 
 def index_of(table: np.ndarray, indices: Sequence[jax.Array]) -> Index:
@@ -66,8 +74,8 @@ def index_of(table: np.ndarray, indices: Sequence[jax.Array]) -> Index:
 
 
 def valid(address: Address) -> jax.Array:
-    """Whether the run-time index is legal: a scalar, or (rows, 1)."""
-    index = address.scalar if address.rows is None else address.rows.reshape(-1, 1)
+    """Whether the run-time index is legal, in its shape."""
+    index = address.index
     assert index is not None
     return (index >= 0) & (index < address.limit)
 
@@ -118,7 +126,7 @@ def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
 
 def covers(address: Address) -> bool:
     """Whether the pattern is the whole storage, so that a write needs no old value."""
-    if address.scalar is not None or address.rows is not None or math.prod(address.shape) < address.size:
+    if address.index is not None or math.prod(address.shape) < address.size:
         return False
     box, _ = _box(address)
     return box is not None and box.sizes == box.radixes
@@ -130,7 +138,7 @@ def covers(address: Address) -> bool:
 def _box(address: Address) -> tuple[Box | None, int]:
     """The box of the static pattern, and the box dimension in which the run-time index moves (-1 without one)."""
     box = boxes.find(address.size, address.natural, address.strides, address.shape, address.offsets)
-    if box is None:
+    if box is None or address.columns is not None:
         return None, -1
     if address.rows is not None:
         return _row_box(address)
@@ -200,6 +208,9 @@ def _flat_index(address: Address) -> jax.Array:
         if address.rows is not None and k == address.row_dim:
             step = step + _legal(address.rows.reshape(-1), address) * np.int32(address.stride)
         index = index + step.reshape([-1 if k == j else 1 for j in range(len(address.shape))])
+    if address.columns is not None:
+        step = _legal(address.columns, address) * np.int32(address.stride)
+        index = index + step.reshape((1,) * (len(address.shape) - step.ndim) + step.shape)
     if address.scalar is not None:
         index = index + jnp.clip(address.scalar, 0, max(address.limit - 1, 0)).astype(np.int32) * np.int32(
             address.stride
@@ -207,8 +218,14 @@ def _flat_index(address: Address) -> jax.Array:
     return jnp.where(index < 0, np.int32(2**31 - 1), index)
 
 
+def columns_of(index: jax.Array, group: int, n: int) -> jax.Array:
+    """The n columns of each partition, (P, n): partitions share them in groups, whose rows of `index` hold them."""
+    lists = index.reshape(index.shape[0] // group, group, -1).transpose(0, 2, 1).reshape(index.shape[0] // group, -1)
+    return jnp.repeat(lists[:, :n], group, axis=0)
+
+
 def _legal(rows: jax.Array, address: Address) -> jax.Array:
-    """Row indices, those outside moved far out (their rows come out negative or past the end)."""
+    """Run-time indices, those outside moved far out (their elements come out negative or past the end)."""
     inside = (rows >= 0) & (rows < address.limit)
     return jnp.where(inside, rows.astype(np.int32), np.int32(-(2**30) // max(address.stride, 1)))
 

@@ -295,7 +295,7 @@ def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options
     compiled = _compiled(call, options)
     result = compiled.call(*call.jax_arrays())
     folder = os.environ.get("NKI_ARTIFACTS_DIR")
-    if folder:
+    if folder and not isinstance(result.trips, Tracer):
         artifacts.save(folder, compiled.program, result.trips)
     return _finish(call, compiled, result)
 

@@ -13,7 +13,7 @@ from nkijax.access import Address
 from nkijax.errors import KernelError
 from nkijax.machine import Memory, Target
 from nkijax.program import Instruction, Masked
-from nkijax.view import Buffer, View
+from nkijax.view import GROUP, Buffer, View
 
 
 class Eager:
@@ -37,9 +37,9 @@ class Eager:
             self.arrays[buffer] = jnp.full(buffer.shape, fill, kind)
         return self.arrays[buffer]
 
-    def load(self, view: View) -> jax.Array:
-        """The elements of a view, in its shape."""
-        return access.read(self.array(view.buffer), self._address(view))
+    def load(self, view: View, group: int = GROUP) -> jax.Array:
+        """The elements of a view, in its shape; partitions share the columns of an indirect one in groups."""
+        return access.read(self.array(view.buffer), self.address(view, group))
 
     def value(self, view: View) -> np.ndarray:
         """The same, as NumPy."""
@@ -51,7 +51,7 @@ class Eager:
 
     def execute(self, instruction: Instruction) -> None:
         """Execute one instruction."""
-        read = _Read(self, instruction)
+        read, group = _Read(self, instruction), instruction.index_group
         results = instruction.run(read)
         for view, value in zip(instruction.writes(), results, strict=True):
             mask = None
@@ -59,12 +59,13 @@ class Eager:
                 value, mask = value.value, jnp.broadcast_to(value.mask, jnp.shape(value.value)).reshape(view.shape)
             x = dtypes.cast(jnp.asarray(value), view.dtype, self.precise).reshape(view.shape)
             if mask is not None:
-                x = jnp.where(mask, x, self.load(view))
+                x = jnp.where(mask, x, self.load(view, group))
             if view.dynamic:
                 read.valid(view)
-            self.arrays[view.buffer] = access.write(self.array(view.buffer), self._address(view), x)
+            self.arrays[view.buffer] = access.write(self.array(view.buffer), self.address(view, group), x)
 
-    def _address(self, view: View) -> Address:
+    def address(self, view: View, group: int) -> Address:
+        """Where a view is in its buffer's array."""
         buffer = view.buffer
         ratio = view.storage_size / buffer.size
         natural = (*buffer.shape[:-1], int(buffer.shape[-1] * ratio))
@@ -78,6 +79,8 @@ class Eager:
         address = replace(address, stride=d.stride, limit=d.limit)
         if d.vector:
             return replace(address, rows=index.T.reshape(-1)[: view.shape[0]])
+        if d.columns:
+            return replace(address, columns=access.columns_of(index, group, view.shape[1]))
         return replace(address, scalar=index.reshape(()))
 
 
@@ -85,11 +88,11 @@ class _Read:
     """The `read` of one instruction."""
 
     def __init__(self, memory: Eager, instruction: Instruction):
-        self._memory, self._instruction = memory, instruction
+        self._memory, self._instruction, self._group = memory, instruction, instruction.index_group
 
     def __call__(self, operand, dtype=None) -> jax.Array:
         if isinstance(operand, View):
-            x = self._memory.load(operand)
+            x = self._memory.load(operand, self._group)
             x = x.reshape(()) if operand.memory is Memory.register else x.reshape(operand.shape[0], -1)
             if operand.dynamic:
                 self.valid(operand)
@@ -99,11 +102,10 @@ class _Read:
 
     def valid(self, operand: View) -> jax.Array:
         """Which run-time indices are inside; an error for those that are not, unless the instruction skips them."""
-        address = self._memory._address(operand)
+        address = self._memory.address(operand, self._group)
         ok = access.valid(address)
         if not self._instruction.skips() and not bool(ok.all()):
-            index = address.scalar if address.rows is None else address.rows
-            bad = int(np.asarray(index).reshape(-1)[int(np.argmin(np.asarray(ok)))])
+            bad = int(np.asarray(address.index).reshape(-1)[int(np.argmin(np.asarray(ok)))])
             raise KernelError(
                 f"{self._instruction.api} operand: run-time index out of bounds: must be in [0, {address.limit}), "
                 f"got {bad}"

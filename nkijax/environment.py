@@ -18,7 +18,7 @@ import numpy as np
 from nkijax import access, dtypes
 from nkijax.access import Address
 from nkijax.plan import axis
-from nkijax.program import Masked, Program, Repeat
+from nkijax.program import Instruction, Masked, Program, Repeat
 from nkijax.storage import Access, Family, Layout
 from nkijax.view import View
 
@@ -160,6 +160,9 @@ class Environment:
         index = index.astype(np.int32)  # uint32 beyond int32 turns negative: out of bounds all the same
         if dynamic.vector:
             moved = {"rows": index.T.reshape(-1)[: a.view.shape[0]], "row_dim": lead}
+        elif dynamic.columns:
+            assert isinstance(a.owner, Instruction)
+            moved = {"columns": access.columns_of(index, a.owner.index_group, a.view.shape[1])}
         else:
             moved = {"scalar": index.reshape(())}
         return replace(address, stride=dynamic.stride, limit=dynamic.limit, **moved)

@@ -112,7 +112,7 @@ class Regions:
             self._writes[view.buffer] = self._writes.get(view.buffer, 0) + 1
         if d is None:
             return access
-        if d.vector:  # each row moves by itself, so that two such views may meet wherever they are
+        if d.vector or d.columns:  # each row moves by itself, so that two such views may meet wherever they are
             return Access(region, object())
         return Access(region, (d.index.buffer, d.index.offset, d.stride, self._writes.get(d.index.buffer, 0)))
 

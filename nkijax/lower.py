@@ -185,7 +185,7 @@ class _Lowering:
         address, _ = env.address(a, ())
         ok = access.valid(address)
         if not record.skips():
-            index = address.scalar if address.rows is None else address.rows
+            index = address.index
             assert index is not None
             bad = index.reshape(-1)[jnp.argmin(ok.reshape(-1))]
             site = self._site(f"{record.api} {a.operand}@{record.site}")

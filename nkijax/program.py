@@ -10,14 +10,15 @@ from __future__ import annotations
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
 
-from nkijax.machine import Engine, Target, Transfer, Work
-from nkijax.view import Buffer, Dynamic, View
+from nkijax.errors import KernelError
+from nkijax.machine import Engine, Generation, Memory, Target, Transfer, Work
+from nkijax.view import GROUP, WIDE_GROUP, Buffer, View
 
 In = Annotated[View, "read"]
 Out = Annotated[View, "write"]
@@ -144,7 +145,7 @@ class Record:
             if dynamic:
                 i = dynamic.index
                 index = View(buffers[int(next(source))], int(next(source)), i.strides, i.shape, i.dtype)
-                dynamic = Dynamic(index, dynamic.stride, dynamic.limit, dynamic.vector)
+                dynamic = replace(dynamic, index=index)
             return View(buffer, offset, v.strides, v.shape, v.dtype, dynamic)
 
         return self.rebind(view, lambda v: type(v)(next(source)))
@@ -160,7 +161,8 @@ def _token(value: Any, number: bool) -> Any:
         if value.dynamic is None:
             return key
         d, i = value.dynamic, value.dynamic.index
-        return (*key, d.stride, d.limit, d.vector, i.strides, i.shape, i.dtype, _buffer_token(i.buffer))
+        kind = (d.stride, d.limit, d.vector, d.columns)
+        return (*key, *kind, i.strides, i.shape, i.dtype, _buffer_token(i.buffer))
     return type(value) if number and value is not None else value
 
 
@@ -175,6 +177,7 @@ class Instruction(Record, ABC):
 
     api: ClassVar[str] = ""  # the documented name, such as nki.isa.tensor_tensor
     contracts: ClassVar[tuple[str, ...]] = ()
+    indirect: ClassVar[tuple[str, ...]] = ()  # the operands that may be views made by `View.indirect`
     name: str | None = field(default=None, kw_only=True)
     core: int = field(default=0, kw_only=True, repr=False)  # which core executes it; EVERY_CORE what cores do together
     site: str = field(default="", kw_only=True, compare=False, repr=False)
@@ -207,6 +210,34 @@ class Instruction(Record, ABC):
     def join(self, others: Sequence[Instruction]) -> tuple[Instruction, ...]:
         """The instructions that this one and its partners on the other cores amount to, where it `meets` them."""
         return (self, *others)
+
+    @property
+    def index_group(self) -> int:
+        """How many partitions share the columns of an indirect view (`View.indirect`)."""
+        return WIDE_GROUP if self.queue is Engine.tensor else GROUP
+
+    def check_indirect(self, target: Target) -> None:
+        """Raise KernelError if a view made by `View.indirect` stands where, or as, it may not."""
+        for name, _, written, _ in self.layout().operands:
+            view = getattr(self, name)
+            if isinstance(view, View) and view.dynamic and view.dynamic.columns and view.memory is not Memory.state:
+                broken = self._indirect_rule(name, view, written, target)
+                if broken:
+                    raise KernelError(f"{self.api} {name}: {broken}")
+
+    def _indirect_rule(self, name: str, view: View, written: bool, target: Target) -> str:
+        assert view.dynamic
+        index, group = view.dynamic.index, self.index_group
+        if name not in self.indirect:
+            return "must not be indirect, got a view made by .indirect"
+        if target.generation < Generation.gen4:
+            return f".indirect needs gen4 or later, got {target.name}"
+        if written and view.memory is Memory.psum and self.queue is Engine.scalar:
+            return "the scalar engine cannot scatter to psum, got an indirect view in psum"
+        if view.partitions % group or view.shape[1] > group * index.free:
+            rule = f"needs partitions in groups of {group}, and num_elem at most {group} a column of index"
+            return f"an indirect view {rule}, got {view.shape} by index {index.shape}"
+        return ""
 
     def skips(self) -> bool:
         """Whether elements with a run-time index outside their tensor are left out, rather than an error."""

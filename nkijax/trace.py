@@ -87,6 +87,7 @@ class Recorder:
         self.buffers: list[Buffer] = []
         self.arguments: list[Buffer] = []
         self.constants: dict[int, np.ndarray] = {}
+        self._constants: dict[Any, Buffer] = {}
         self.zeros: set[Buffer] = set()
         self.no_reorder = 0
         self.instructions = 0
@@ -103,6 +104,7 @@ class Recorder:
         self._shared: list[Buffer] = []
         self._next_shared = 0
         self._facts: dict[type, Any] = {}
+        self.finishing: list[Callable[[Recorder, Sequence[Node]], list[Node]]] = []  # called with the whole body
 
     # ---- running
 
@@ -127,6 +129,8 @@ class Recorder:
         return self._program(tuple(outputs), joined(bodies) if self.programs > 1 else bodies[0])
 
     def _program(self, outputs: tuple[View, ...], body: list[Node]) -> Program:
+        for finish in self.finishing:
+            body = finish(self, body)
         written = tuple(i for i, b in enumerate(self.arguments) if b in self._written)
         return Program(
             self.name,
@@ -186,9 +190,14 @@ class Recorder:
         return View.whole(buffer)
 
     def constant(self, data: np.ndarray, dtype: str, memory: Memory, name: str = "") -> View:
-        """A buffer that starts with `data`."""
-        buffer = self.allocate(data.shape, dtype, memory, name, pinned=True)
-        self.constants[buffer.index] = data
+        """A buffer that holds `data` in the whole program; equal data share one."""
+        key = (data.shape, dtype, memory, name, data.tobytes())
+        buffer = self._constants.get(key)
+        if buffer is None:
+            buffer = Buffer(len(self.buffers), data.shape, dtype, memory, name, pinned=True)
+            self.buffers.append(buffer)
+            self.constants[buffer.index] = data
+            self._constants[key] = buffer
         return View.whole(buffer)
 
     def state(self, name: str, shape: Sequence[int], dtype: str) -> View:
@@ -244,6 +253,8 @@ class Recorder:
             buffer = view.buffer
             touched.add(buffer)
             self._written.add(buffer)
+            if view.dynamic is not None and view.dynamic.columns:
+                instruction.check_indirect(self.target)
             if buffer in self._frozen:
                 raise KernelError(f"{instruction.api} dst: the induction register of a dynamic loop is read-only", site)
             if buffer.scope not in self._scopes:
@@ -251,6 +262,8 @@ class Recorder:
         for view in instruction.reads():
             buffer = view.buffer
             touched.add(buffer)
+            if view.dynamic is not None and view.dynamic.columns:
+                instruction.check_indirect(self.target)
             if buffer.scope not in self._scopes:
                 raise self._dead(instruction.api, buffer)
         self.instructions += 1
@@ -259,6 +272,39 @@ class Recorder:
         else:
             self._bodies[-1].append(instruction)
         return instruction
+
+    def redirect(self, last: Instruction, instead: Instruction) -> bool:
+        """Let `instead` stand for `last`, if that is the last instruction recorded and its result is used by nothing.
+
+        `instead` is `last` with another destination.  Says whether it was done: not if `instead` breaks a rule.
+        """
+        body = self._bodies[-1]
+        if self.executor is not None or not body or body[-1] is not last:
+            return False
+        new = [v for v in instead.writes() if v not in last.writes()]
+        if any(v.buffer in self._frozen or v.buffer.scope not in self._scopes for v in new):
+            return False
+        try:
+            instead.check(self.target)
+        except KernelError:
+            return False
+        body[-1] = instead
+        for view in (*new, *instead.reads()):
+            self._touched.add(view.buffer)
+        self._written.update(v.buffer for v in new)
+        return True
+
+    def replace(self, old: Instruction, new: Instruction, after: Instruction) -> bool:
+        """Put `new` and then `after` in the place of `old`, where its body is still open; whether it was."""
+        for body in reversed(self._bodies):
+            for k in range(len(body) - 1, -1, -1):
+                if body[k] is old:
+                    for one in (new, after):
+                        object.__setattr__(one, "site", old.site)
+                        one.check(self.target)
+                    body[k : k + 1] = [new, after]
+                    return True
+        return False
 
     def _on_core(self, instruction: Instruction) -> None:
         """Note which core runs it; what waits for another core must be outside of dynamic loops."""

@@ -19,13 +19,17 @@ from nkijax.buffer import Buffer, resolve, restride, suffix_products
 from nkijax.errors import KernelError
 from nkijax.machine import Memory
 
+GROUP, WIDE_GROUP = 16, 32  # partitions that share a list of columns (`View.indirect`); the wide one is TensorE's
+
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
     """The run-time part of an address: `index` (a register, or a tile of integers) times `stride` elements.
 
     A scalar index moves the whole view; with `vector`, the p-th index moves row p of dimension 0.  A tile of indices
-    counts column by column (most have one).
+    counts column by column (most have one).  With `columns` each element of the view, (P, n), has an index: partitions
+    share a list of n in groups (see `Instruction.index_group`), and a group has its list in its rows of the tile,
+    column by column.
     Legal index values are 0 ≤ value < `limit`.
     """
 
@@ -33,6 +37,7 @@ class Dynamic:
     stride: int
     limit: int
     vector: bool = False
+    columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,8 @@ class View:
             raise KernelError(f"{method} dim: dimension 0 of a vector-indirect view stays as it is")
 
     def _with(self, offset: int, strides: Sequence[int], shape: Sequence[int]) -> View:
+        if self.dynamic and self.dynamic.columns and (self.strides, self.shape) != (tuple(strides), tuple(shape)):
+            raise KernelError(f"indirect view: must be used as it is, in its shape {self.shape}")
         return View(self.buffer, offset, tuple(strides), tuple(shape), self.dtype, self.dynamic)
 
     def out_of_bounds(self, dim: int, first: int, last: int | None = None) -> KernelError:
@@ -191,6 +198,25 @@ class View:
         dynamic = Dynamic(vector_offset, self.strides[0], self.shape[0], vector=True)
         shape = (vector_offset.shape[0], *self.shape[1:])
         return View(self.buffer, self.offset, (0, *self.strides[1:]), shape, self.dtype, dynamic)
+
+    def indirect(self, index: View, num_elem: int | None = None) -> View:
+        """Column i of the result is column `index`[i] of this on-chip view, in each group of partitions another one.
+
+        The tile `index` is (P, K): number i of a group of G partitions is in row i % G of the group, column i // G.
+        """
+        if not self.memory.on_chip or self.dynamic:
+            raise KernelError("indirect: takes a tile in sbuf or psum that is not yet indirect")
+        if index.memory is not Memory.sbuf or not dtypes.is_int(index.dtype) or index.shape[0] != self.shape[0]:
+            rule = f"must be a tile of {self.shape[0]} rows of integers in sbuf"
+            raise KernelError(f"indirect index: {rule}, got {index.dtype} {index.shape} in {index.memory.value}")
+        if num_elem is None:
+            num_elem = min(index.size, GROUP * index.free) if index.shape[0] > WIDE_GROUP else index.size
+        if not 1 <= num_elem <= WIDE_GROUP * index.free:
+            rule = f"must be at most {WIDE_GROUP} a column of index"
+            raise KernelError(f"indirect num_elem: {rule}, got {num_elem} for {index.shape}")
+        flat = self.flatten_dims(1, self.ndim - 1)
+        dynamic = Dynamic(index, flat.strides[1], flat.shape[1], columns=True)
+        return View(self.buffer, self.offset, (self.strides[0], 0), (self.shape[0], num_elem), self.dtype, dynamic)
 
     def permute(self, dims: Sequence[int]) -> View:
         if sorted(dims) != list(range(self.ndim)):

@@ -6,12 +6,14 @@ lists of tiles, double buffers, shared tiles updated in place, aliasing views, p
 
 from __future__ import annotations
 
+import warnings
 from random import Random
 
 import numpy as np
 
 from nkijax import dtypes
 from nkijax.isa.elementwise import TensorScalar, TensorTensor
+from nkijax.isa.matmul import matmul_instructions
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.isa.operators import ALU
 from nkijax.isa.register import RegisterLoad
@@ -22,6 +24,7 @@ from nkijax.view import Buffer, View
 from tests.isa import harness
 
 ROWS, COLUMNS, P, F = 16, 6, 2, 3
+STATEMENTS = "load load store store binary binary scalar copy memset new matmul contraction flush".split()
 
 
 class Maker:
@@ -36,11 +39,13 @@ class Maker:
         self.x = r.argument((ROWS, COLUMNS), "float32", "x", False)
         self.y = r.argument((ROWS, COLUMNS), "float32", "y", False)
         self.n = r.argument((4, 1), "int32", "n", False)
-        return r.record(self._kernel)
+        with warnings.catch_warnings(action="ignore"):  # of matmuls that add to what none has written
+            return r.record(self._kernel)
 
     def _kernel(self):
         r, random = self.recorder, self.random
         self.out = View.whole(r.allocate((ROWS, COLUMNS), "float32", Memory.shared_hbm))
+        self.psums = [View.whole(r.allocate((F, F), "float32", Memory.psum)) for _ in range(2)]
         self.tiles = [self._tile() for _ in range(random.randint(1, 4))]
         for t in self.tiles:
             r.emit(Memset(t, float(random.randint(-2, 2))))
@@ -82,6 +87,7 @@ class Maker:
         script = [self._statement(0) for _ in range(random.randint(1, 3))]
         repeat = random.choice([1, 2, 3])
         moving = random.random() < 0.7
+        psums = list(self.psums)  # those allocated in the body are dead after it
         for i in r.turns("loop", 0, upper, 1):
             self.fresh = None
             for k in range(repeat):
@@ -93,7 +99,7 @@ class Maker:
                 r.emit(DmaCopy(t, row))
                 r.emit(TensorTensor(self.tiles[0], self.tiles[0], t, ALU["add"]))
                 r.emit(DmaCopy(self.out.slice(1, F, 2 * F).reshape_dim(0, (ROWS // P, P)).select(0, i), t))
-        self.fresh = None
+        self.fresh, self.psums = None, psums
 
     # ---- statements: each picks its operands by the loop indices, the same way in every turn
 
@@ -123,9 +129,7 @@ class Maker:
         return window
 
     def _statement(self, depth: int):
-        kind = self.random.choice(
-            ["load", "load", "store", "store", "binary", "binary", "scalar", "copy", "memset", "new"]
-        )
+        kind = self.random.choice(STATEMENTS)
         return getattr(self, f"_{kind}")()
 
     def _load(self):
@@ -178,6 +182,52 @@ class Maker:
         operand, varies = self._operand(), self.random.random() < 0.5
         return lambda idx: self.recorder.emit(Memset(operand(idx), float(idx[-1] if varies else 3)))
 
+    def _matmul(self):
+        """Accumulates into one of two PSUM tiles, or a fresh one, as nc_matmul does by default; small integers."""
+        windows, pick = [self._window(self.x) for _ in range(2)], self._pick()
+        fresh, accumulate = self.random.random() < 0.3, self.random.choice([None, None, None, True, False])
+        part = self.random.choice([F, F, 2])
+
+        def matmul(idx):
+            r = self.recorder
+            if fresh and accumulate is None:
+                self.psums[0] = View.whole(r.allocate((F, F), "float32", Memory.psum))
+            k = pick(idx, 2)
+            dst = self.psums[k].slice(1, 0, part)
+            if accumulate is True:
+                r.emit(Memset(self.psums[k], 1.0))
+            sides = []
+            for window, n in zip(windows, (F, part), strict=True):
+                sides.append(View.whole(r.allocate((P, n), "float32", Memory.sbuf)))
+                r.emit(DmaCopy(sides[-1], window(idx, sides[-1])))
+            for instruction in matmul_instructions(r, dst, *sides, False, False, False, accumulate, (), (), "none"):
+                r.emit(instruction)
+
+        return matmul
+
+    def _contraction(self):
+        """A tile of PSUM that several matmuls add up to, copied out."""
+        turns, matmul, flush = self.random.choice([2, 3, 4]), self._matmul(), self._flush()
+
+        def contraction(idx):
+            self.psums = [View.whole(self.recorder.allocate((F, F), "float32", Memory.psum)) for _ in range(2)]
+            for k in range(turns):
+                matmul([*idx, k])
+            flush(idx)
+
+        return contraction
+
+    def _flush(self):
+        operand, pick = self._operand(), self._pick()
+
+        def flush(idx):
+            t = operand(idx)
+            psum = self.psums[pick(idx, 2)].slice(0, 0, P).slice(1, 0, t.shape[1])
+            if not self.recorder.untouched(psum.buffer):
+                self.recorder.emit(TensorCopy(t, psum))
+
+        return flush
+
     def _new(self):
         return lambda idx: setattr(self, "fresh", None)
 
@@ -192,7 +242,8 @@ def interpret(program: Program, inputs) -> list[np.ndarray]:
     """The program's outputs, by executing the flat program on NumPy memory."""
     memory: dict[Buffer, np.ndarray] = {}
     for b in program.buffers:
-        memory[b] = np.full(b.shape, dtypes.poison(b.dtype)).astype(dtypes.storage(b.dtype))
+        zero = b.index in program.zeros
+        memory[b] = np.full(b.shape, 0 if zero else dtypes.poison(b.dtype)).astype(dtypes.storage(b.dtype))
     for b, x in zip(program.arguments, inputs, strict=True):
         memory[b] = np.array(x)
     _interpret(program.body, memory)

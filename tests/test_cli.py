@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nkijax import api, imports
+from nkijax import api
 from nkijax.cli import main
 
 SCRIPT = """
@@ -98,9 +98,10 @@ def test_profile_under_an_outer_jit(tmp_path, capsys):
 def test_a_script_that_fails(tmp_path):
     path = tmp_path / "fails.py"
     path.write_text("import sys\nimport nki\nsys.exit(3)\n")
+    before = list(sys.meta_path)
     with pytest.raises(SystemExit) as exit_:
         main(["run", str(path)])
-    assert exit_.value.code == 3 and sys.argv[0] != str(path) and imports._finder not in sys.meta_path
+    assert exit_.value.code == 3 and sys.argv[0] != str(path) and sys.meta_path == before
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from nkijax.isa import operators, rules
+from nkijax.isa import operators, rates, rules
 from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp, ReduceCmd
-from nkijax.machine import Engine, Generation, Memory, Target, Work
+from nkijax.machine import Engine, Generation, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
 from nkijax.view import View
 
 _READ_NS = 185  # reading the accumulator out, measured on trn2
 _SUMS = (ReduceCmd.reduce, ReduceCmd.reset_reduce)
+COMMANDS = (ReduceCmd.idle, ReduceCmd.reset, *_SUMS)
 
 
 def _check_function(inst: Activate | ActivationReduce) -> None:
@@ -35,7 +36,6 @@ def _check_affine(inst: Activate | ActivationReduce, target: Target) -> None:
     operators.not_packed(inst, "dst", "data", "bias", "reduce_res")
     rules.per_partition(inst, "scale", "data", kinds=("float32",))
     rules.per_partition(inst, "bias", "data")
-    rules.per_partition(inst, "reduce_res", "data")
     if isinstance(inst.bias, View):
         if inst.bias.dtype == "tfloat32":
             raise rules.fail(inst, "bias", "may have any dtype but tfloat32", inst.bias.dtype)
@@ -45,17 +45,10 @@ def _check_affine(inst: Activate | ActivationReduce, target: Target) -> None:
         raise rules.fail(inst, "bias", f"reciprocal takes no bias on {target.name}", "a bias")
 
 
-def _check_accumulator(inst: Activate | ActivationReduce) -> None:
-    """The only reduction is a sum, and the registers it lives in are a float32 column of state."""
+def _check_sum(inst: Activate | ActivationReduce) -> None:
+    """The only reduction is a sum."""
     if inst.reduce_op is not None and inst.reduce_op != ALU["add"]:
         raise rules.fail(inst, "reduce_op", "must be nl.add", getattr(inst.reduce_op, "name", inst.reduce_op))
-    registers = inst.accumulator
-    if registers is None:
-        return
-    legal = registers.memory is Memory.state and registers.dtype == "float32" and registers.free == 1
-    if not legal or registers.partitions != inst.data.partitions:
-        rule = f"must be a column of float32 state for {inst.data.partitions} partitions"
-        raise rules.fail(inst, "accumulator", rule, f"{registers.dtype} {registers.shape} in {registers.memory.value}")
 
 
 def _activated(inst: Activate | ActivationReduce, read: Read) -> jax.Array:
@@ -71,17 +64,18 @@ def _results(inst: Activate | ActivationReduce, command: ReduceCmd, read: Read) 
     out = _activated(inst, read)
     if inst.reduce_res is None and inst.accumulator is None:
         return (out,)
-    before = jnp.zeros((out.shape[0], 1), jnp.float32) if inst.before is None else read(inst.before, jnp.float32)
-    lanes = operators.accumulate(command, ALU["add"], before, jnp.sum(out, axis=1, keepdims=True))
+    lanes = operators.registers_after(inst, command, ALU["add"], out, read)
     return (out, *(lanes for x in (inst.reduce_res, inst.accumulator) if x is not None))
 
 
-def _work(inst: Activate | ActivationReduce, target: Target) -> Work:
-    issue = max(target.min_issue_cycles, inst.data.free)
-    if inst.reduce_res is not None:
-        gen2 = target.generation is Generation.gen2
-        issue += target.min_issue_cycles if gen2 else _READ_NS * target.ghz(Engine.scalar)
-    return Work(issue, target.latency_cycles(Engine.scalar, copy=inst.op == ACTIVATIONS["copy"]))
+def work(inst: Any, target: Target) -> Work:
+    """The cost of an activation, and of reading its accumulator out into reduce_res."""
+    streamed = rates.work(target, Engine.scalar, inst.data.free, inst.dst, inst.data, copy=inst.op.name == "copy")
+    if inst.reduce_res is None:
+        return streamed
+    gen2 = target.generation is Generation.gen2
+    reading = target.min_issue_cycles if gen2 else _READ_NS * target.ghz(Engine.scalar)
+    return replace(streamed, issue_cycles=streamed.issue_cycles + reading)
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,8 @@ class Activate(Instruction):
     Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
         (P, 1).
     Engine: Scalar.
-    Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4
+        assumed.
     Not emulated: the piecewise polynomials of the hardware, and its garbage outside a function's valid range, except
         that of sin; an idle instruction leaves the accumulator alone.
     Source: nki.isa.activation
@@ -113,6 +108,7 @@ class Activate(Instruction):
     before: In | None = field(default=None, init=False)  # the accumulator, where its old value counts
 
     api: ClassVar[str] = "nki.isa.activation"
+    indirect: ClassVar[tuple[str, ...]] = ("dst", "data")
 
     def __post_init__(self):
         if self.reduce_cmd in (ReduceCmd.idle, ReduceCmd.reduce):
@@ -125,21 +121,16 @@ class Activate(Instruction):
     def check(self, target: Target) -> None:
         _check_function(self)
         _check_affine(self, target)
-        command = self.reduce_cmd
-        if not isinstance(command, ReduceCmd) or command is ReduceCmd.load_reduce:
-            rule = "must be reduce_cmd.idle, reset, reduce or reset_reduce"
-            raise rules.fail(self, "reduce_cmd", rule, getattr(command, "name", repr(command)))
-        _check_accumulator(self)
-        if command in _SUMS and self.reduce_op is None:
-            raise rules.fail(self, "reduce_op", f"must be nl.add with reduce_cmd.{command.name}", None)
-        if self.accumulator is None and (command is not ReduceCmd.idle or self.reduce_res is not None):
-            raise rules.fail(self, "accumulator", "must be given with a reduce_cmd or reduce_res", None)
+        _check_sum(self)
+        operators.check_accumulator(self, "data", *COMMANDS)
+        if self.reduce_cmd in _SUMS and self.reduce_op is None:
+            raise rules.fail(self, "reduce_op", f"must be nl.add with reduce_cmd.{self.reduce_cmd.name}", None)
 
     def run(self, read: Read) -> tuple[jax.Array, ...]:
         return _results(self, self.reduce_cmd, read)
 
     def cycles(self, target: Target) -> Work:
-        return _work(self, target)
+        return work(self, target)
 
 
 @dataclass(frozen=True)
@@ -152,7 +143,8 @@ class ActivationReduce(Instruction):
     Layout: dst, data (P, F), P at most 128; scale and bias numbers or (P, 1), on gen2 no number as bias; reduce_res
         (P, 1).
     Engine: Scalar.
-    Cost: max(64, F); with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; with reduce_res 64 more on gen2, 185 ns more from gen3 on; gen4
+        assumed.
     Not emulated: as nki.isa.activation.
     Source: nki.isa.activation_reduce
     """
@@ -168,6 +160,7 @@ class ActivationReduce(Instruction):
     before: ClassVar[None] = None
 
     api: ClassVar[str] = "nki.isa.activation_reduce"
+    indirect: ClassVar[tuple[str, ...]] = ("dst", "data")
 
     @property
     def queue(self) -> Engine:
@@ -178,10 +171,11 @@ class ActivationReduce(Instruction):
         _check_affine(self, target)
         if self.reduce_op is None:
             raise rules.fail(self, "reduce_op", "must be nl.add", None)
-        _check_accumulator(self)
+        _check_sum(self)
+        operators.check_registers(self, "data")
 
     def run(self, read: Read) -> tuple[jax.Array, ...]:
         return _results(self, ReduceCmd.reset_reduce, read)
 
     def cycles(self, target: Target) -> Work:
-        return _work(self, target)
+        return work(self, target)

@@ -10,47 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from nkijax import dtypes
-from nkijax.isa import operators, rules
+from nkijax.isa import operators, rates, rules
 from nkijax.isa.operators import ALU, AluOp
-from nkijax.machine import Engine, Generation, Memory, Target, Work
+from nkijax.machine import Engine, Generation, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
 from nkijax.view import View
 
 _WORDS = ("int32", "uint32")
-_NARROW = ("bfloat16", "float16")
 _RECIPROCAL_PASSES = {Generation.gen2: 8, Generation.gen3: 6, Generation.gen4: 6}  # gen4 assumed
 _GPSIMD_PASSES = 4  # rsqrt runs at a quarter of the Scalar engine's rate; power is assumed to do the same
 
 
-def _narrow(target: Target, *views: View) -> bool:
-    """Whether all tiles have a dtype of the Vector engine's fast modes: 2-byte floats, from gen4 on fp8 too."""
-    fp8 = target.generation >= Generation.gen4
-    return all(v.dtype in _NARROW or (fp8 and dtypes.is_fp8(v.dtype)) for v in views)
-
-
-def _in_psum(*views: View) -> bool:
-    return any(v.memory is Memory.psum for v in views)
-
-
-def one_input_cycles(target: Target, dst: View, data: View) -> float:
-    """Vector engine cycles of streaming one tile through it, before the minimum."""
-    n, psum = dst.free, (dst.memory, data.memory).count(Memory.psum)
-    if target.generation is Generation.gen2:
-        return n
-    fast = _narrow(target, dst, data) and dst.is_contiguous() and data.is_contiguous()
-    if psum:
-        return n / 2 if fast and psum == 1 else n
-    return n / 4 if fast else n / 2
-
-
 def two_input_cycles(target: Target, op: AluOp, dst: View, first: View, second: View) -> float:
     """Vector engine cycles of streaming two tiles through it, before the minimum."""
-    n, psum = dst.free, _in_psum(first, second)
+    n, psum = dst.free, rates.in_psum(first, second)
     if target.generation is Generation.gen2:
         fast = op in (ALU["add"], ALU["subtract"], ALU["multiply"])
         fast = fast and all(v.dtype == "bfloat16" and v.is_contiguous() for v in (dst, first, second))
         return n if psum or fast else 2 * n
-    return n / 2 if not psum and _narrow(target, dst, first, second) else n
+    return n / 2 if not psum and rates.narrow(target, dst, first, second) else n
 
 
 def check_scalar(inst: Instruction, op_name: str, name: str, like: str, kinds: tuple[str, ...] | None = None) -> None:
@@ -85,10 +63,6 @@ def _step(op: AluOp, x: jax.Array, operand: Any, reverse: bool, read: Read) -> j
     return op(x, operators.bits(read, operand) if op.bitvec else read(operand, jnp.float32), reverse)
 
 
-def _work(target: Target, engine: Engine, cycles: float) -> Work:
-    return Work(max(target.min_issue_cycles, cycles), target.latency_cycles(engine))
-
-
 @dataclass(frozen=True)
 class TensorTensor(Instruction):
     """dst = cast(data1 <op> data2)
@@ -100,8 +74,9 @@ class TensorTensor(Instruction):
     Engine: Vector or GpSimd.  Unknown means GpSimd for power, and for 32-bit integers outside PSUM; else Vector.
     Cost: gen2 max(64, 2F); max(64, F) with an input in PSUM, or for add, subtract, multiply of contiguous bf16.
         gen3 max(64, F); F/2 when all is bf16 or fp16 (gen4: or fp8) and the inputs are in SBUF; gen4 assumed as gen3.
-        GpSimd: as the slow case of its generation, assumed from gen3 on.
-    Not emulated: tensor indirection (gen4).
+        GpSimd: as the slow case of its generation, assumed from gen3 on.  Twice that with a stride above 16 bytes.
+    Indirection: dst, data1 (gen4).
+    Not emulated: nothing.
     Source: nki.isa.tensor_tensor
     """
 
@@ -112,6 +87,7 @@ class TensorTensor(Instruction):
     engine: Engine = Engine.unknown
 
     api: ClassVar[str] = "nki.isa.tensor_tensor"
+    indirect: ClassVar[tuple[str, ...]] = ("dst", "data1")
 
     def _words(self) -> bool:
         """Whether the operator has an exact form for 32-bit integers and all tiles hold such."""
@@ -123,7 +99,7 @@ class TensorTensor(Instruction):
             return self.engine
         if self.op.engine is not None:
             return self.op.engine
-        exact = self._words() and not _in_psum(self.dst, self.data1, self.data2)
+        exact = self._words() and not rates.in_psum(self.dst, self.data1, self.data2)
         return Engine.gpsimd if exact else Engine.vector
 
     def check(self, target: Target) -> None:
@@ -151,10 +127,11 @@ class TensorTensor(Instruction):
         return (self.op(read(self.data1, jnp.float32), read(self.data2, jnp.float32)),)
 
     def cycles(self, target: Target) -> Work:
+        tiles = (self.dst, self.data1, self.data2)
         if self.queue is Engine.gpsimd:
             passes = 2 if target.generation is Generation.gen2 else 1
-            return _work(target, Engine.gpsimd, passes * self.dst.free)
-        return _work(target, Engine.vector, two_input_cycles(target, self.op, self.dst, self.data1, self.data2))
+            return rates.work(target, Engine.gpsimd, passes * self.dst.free, *tiles)
+        return rates.work(target, Engine.vector, two_input_cycles(target, self.op, *tiles), *tiles)
 
 
 @dataclass(frozen=True)
@@ -167,9 +144,11 @@ class TensorScalar(Instruction):
     Layout: dst, data (P, F), P at most 128; operands numbers or (P, 1).  A unary operator's operand is None or 0.
     Engine: Vector; Scalar for (multiply, add), multiply and add; GpSimd for rsqrt and power, and only for them.
     Cost: Vector gen2 max(64, F); from gen3 on F/2, or F/4 when dst and data are bf16 or fp16 (gen4: or fp8) and
-        contiguous; F with one of them in PSUM, or F/2 for those dtypes.  Scalar F; gen4 F/2 in bf16 or fp16.  GpSimd
-        4F, assumed for power.  At least 64; one operator costs as two.
-    Not emulated: tensor indirection (gen4); exact 32-bit address addition (integers go through float32).
+        dense along their innermost dimension; F with one of them in PSUM, or F/2 for those dtypes.  Scalar F; gen4 F/2
+        in bf16 or fp16.  Twice that with a stride above 16 bytes.  GpSimd 4F, assumed for power.  At least 64; one
+        operator costs as two.
+    Indirection: dst, data (gen4).
+    Not emulated: exact 32-bit address addition (integers go through float32).
     Source: nki.isa.tensor_scalar
     """
 
@@ -184,6 +163,7 @@ class TensorScalar(Instruction):
     engine: Engine = Engine.unknown
 
     api: ClassVar[str] = "nki.isa.tensor_scalar"
+    indirect: ClassVar[tuple[str, ...]] = ("dst", "data")
 
     def _ops(self) -> tuple[AluOp, ...]:
         return (self.op0,) if self.op1 is None else (self.op0, self.op1)
@@ -231,13 +211,13 @@ class TensorScalar(Instruction):
         return (operators.from_bits(x, self.dst.dtype) if self.op0.bitvec else x,)
 
     def cycles(self, target: Target) -> Work:
-        n, engine = self.dst.free, self.queue
+        tiles, engine, n = (self.dst, self.data), self.queue, self.dst.free
         if engine is Engine.gpsimd:
-            return _work(target, engine, _GPSIMD_PASSES * n)
+            return rates.work(target, engine, _GPSIMD_PASSES * n)
         if engine is Engine.scalar:
-            double = target.generation >= Generation.gen4 and all(v.dtype in _NARROW for v in (self.dst, self.data))
-            return _work(target, engine, n / 2 if double else n)
-        return _work(target, engine, one_input_cycles(target, self.dst, self.data))
+            double = target.generation >= Generation.gen4 and all(v.dtype in rates.NARROW for v in tiles)
+            return rates.work(target, engine, n / 2 if double else n, *tiles)
+        return rates.work(target, engine, rates.one_input_cycles(target, *tiles), *tiles)
 
 
 @dataclass(frozen=True)
@@ -249,7 +229,7 @@ class ScalarTensorTensor(Instruction):
     Layout: dst, data, operand1 (P, F), P at most 128; operand0 a number or (P, 1).
     Engine: Vector.
     Cost: gen2 max(64, 2F); max(64, F) for subtract then multiply of bf16 with F even.  gen3 max(64, F), also gen4
-        (assumed).
+        (assumed).  Twice that with a stride above 16 bytes.
     Not emulated: nothing.
     Source: nki.isa.scalar_tensor_tensor
     """
@@ -292,8 +272,8 @@ class ScalarTensorTensor(Instruction):
         if target.generation is Generation.gen2:
             fast = (self.op0, self.op1) == (ALU["subtract"], ALU["multiply"]) and n % 2 == 0
             fast = fast and self.data.dtype == self.operand1.dtype == "bfloat16"
-            return _work(target, Engine.vector, n if fast else 2 * n)
-        return _work(target, Engine.vector, n)
+            n = n if fast else 2 * n
+        return rates.work(target, Engine.vector, n, self.dst, self.data, self.operand1)
 
 
 @dataclass(frozen=True)
@@ -328,4 +308,4 @@ class Reciprocal(Instruction):
         return (ALU["reciprocal"](read(self.data, jnp.float32)),)
 
     def cycles(self, target: Target) -> Work:
-        return _work(target, Engine.vector, _RECIPROCAL_PASSES[target.generation] * self.dst.free)
+        return rates.work(target, Engine.vector, _RECIPROCAL_PASSES[target.generation] * self.dst.free)

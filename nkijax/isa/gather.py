@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from nkijax import dtypes
-from nkijax.isa import rules
+from nkijax.isa import rates, rules
 from nkijax.machine import Engine, Memory, Target, Work
 from nkijax.program import In, Instruction, Out, Read
 from nkijax.view import View
@@ -52,6 +54,32 @@ def check_core_start(inst: Instruction, operand: str) -> None:
         raise rules.fail(inst, operand, f"must start at a multiple of {CORE_PARTITIONS} partitions", start)
 
 
+# ---- moving bits
+
+Move = Callable[..., jax.Array]
+"""`move(at, *tiles)`: elements of the tiles, chosen by `at`, an array of indices or None."""
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _moved_as_bits(move: Move, at: jax.Array | None, *tiles: jax.Array) -> jax.Array:
+    """`move` on the raw bits of floats.  It is linear in the tiles: its derivative is itself."""
+    kind = tiles[0].dtype
+    unsigned = np.uint8 if kind.itemsize == 1 else np.uint16
+    return lax.bitcast_convert_type(move(at, *(lax.bitcast_convert_type(t, unsigned) for t in tiles)), kind)
+
+
+@_moved_as_bits.defjvp
+def _moved_as_bits_jvp(move, primals, tangents):
+    return _moved_as_bits(move, *primals), move(primals[0], *tangents[1:])
+
+
+def _moved(move: Move, at: jax.Array | None, *tiles: jax.Array) -> jax.Array:
+    """`move`, bit for bit: XLA on a CPU changes the bits of NaNs when it selects floats narrower than float32."""
+    kind = tiles[0].dtype
+    narrow = jnp.issubdtype(kind, jnp.floating) and kind.itemsize < np.dtype(np.float32).itemsize
+    return _moved_as_bits(move, at, *tiles) if narrow else move(at, *tiles)
+
+
 # ---- within a quadrant
 
 
@@ -65,7 +93,7 @@ class NcStreamShuffle(Instruction):
     Layout: dst, src (P, F), whose P may differ, each at most 128; shuffle_mask 32 ints of 0 to 31, or 255.  32 active
         partitions start at 0, 32, 64 or 96, 64 at 0 or 64, more at 0; active is the larger P, in whole quadrants.
     Engine: Vector.
-    Cost: max(64, F); gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; gen4 assumed.
     Not emulated: nothing.
     Source: nki.isa.nc_stream_shuffle
     """
@@ -116,29 +144,35 @@ class NcStreamShuffle(Instruction):
                 raise rules.fail(self, name, rule, start)
 
     def run(self, read: Read) -> tuple[jax.Array, ...]:
-        x, source = read(self.src), self._sources()
-        moved = source >= 0
-        rows = np.where(moved, source, source.max(initial=0))
-        if (rows == rows[0]).all():
-            out = jnp.broadcast_to(x[rows[0]], (len(rows), x.shape[1]))
-        else:
-            out = x[rows]
-        if self.before is None:
-            return (out,)
-        return (jnp.where(moved[:, None], out, read(self.before)),)
+        source = self._sources()
+        kept = source < 0
+        rows = np.where(kept, source.max(initial=0), source)
+
+        def shuffle(_: None, x: jax.Array, before: jax.Array | None = None) -> jax.Array:
+            one = (rows == rows[0]).all()
+            out = jnp.broadcast_to(x[rows[0]], (len(rows), x.shape[1])) if one else x[rows]
+            return out if before is None else jnp.where(kept[:, None], before, out)
+
+        tiles = (self.src,) if self.before is None else (self.src, self.before)
+        return (_moved(shuffle, None, *map(read, tiles)),)
 
     def cycles(self, target: Target) -> Work:
-        return Work(max(target.min_issue_cycles, self.src.free), target.latency_cycles(Engine.vector))
+        return rates.work(target, Engine.vector, self.src.free, self.dst, self.src)
 
 
 # ---- by indices
 
 
+def _chosen(at: jax.Array, x: jax.Array, poison: jax.Array) -> jax.Array:
+    last = x.shape[-1] - 1
+    near = jnp.minimum(at, np.array(last, at.dtype)).astype(jnp.int32)
+    return jnp.where(at <= last, jnp.take_along_axis(x, near, axis=-1, mode="clip"), poison)
+
+
 def _gathered(x: jax.Array, at: jax.Array, dtype: str) -> jax.Array:
     """Elements `at` of the last axis of `x`, poison where there are none."""
-    poison = dtypes.poison(dtype, precise=x.dtype == dtypes.storage(dtype)).item()
-    at = jnp.minimum(at, np.array(x.shape[-1], at.dtype)).astype(jnp.int32)
-    return jnp.take_along_axis(x, at, axis=-1, mode="fill", fill_value=poison)
+    poison = dtypes.poison(dtype, precise=x.dtype == dtypes.storage(dtype))
+    return _moved(_chosen, at, x, jnp.asarray(poison, x.dtype))
 
 
 @dataclass(frozen=True)
@@ -197,9 +231,9 @@ class LocalGather(Instruction):
     def run(self, read: Read) -> tuple[jax.Array, ...]:
         x, index = read(self.src_buffer), read(self.index)
         cores = x.shape[0] // CORE_PARTITIONS
-        ids = index.reshape(cores, CORE_PARTITIONS, -1).transpose(0, 2, 1).reshape(cores, 1, -1)
-        ids = ids[:, :, : self._indices].astype(jnp.int32)
-        at = ids[..., None] + jnp.arange(self.num_elem_per_idx, dtype=jnp.int32)
+        ids = index.reshape(cores, CORE_PARTITIONS, -1).transpose(0, 2, 1).reshape(cores, -1, 1)
+        ids = ids[:, : self._indices].astype(jnp.int32)
+        at = ids + jnp.arange(self.num_elem_per_idx, dtype=jnp.int32).reshape(1, 1, -1)
         x = x.reshape(cores, CORE_PARTITIONS, -1)
         return (_gathered(x, at.reshape(cores, 1, -1), self.dst.dtype),)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from nkijax import dtypes
-from nkijax.isa import operators, rules
+from nkijax.isa import operators, rates, rules
 from nkijax.machine import Engine, Memory, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
 from nkijax.view import View
@@ -73,7 +73,7 @@ class Iota(Instruction):
     Layout: dst (P, F), P at most 128, p counts from the first partition of dst; pattern: up to four [step, count],
         outermost first, counts multiplying to F.  offset may be a register.
     Engine: GpSimd.
-    Cost: 150 + F on gen2, assumed for later generations.
+    Cost: 150 + F on gen2, assumed for later generations.  F counts twice with a stride above 16 bytes.
     Not emulated: nothing.
     Source: nki.isa.iota
     """
@@ -104,4 +104,5 @@ class Iota(Instruction):
         return (value.astype(dtypes.storage(self.dst.dtype)) if wraps else value,)
 
     def cycles(self, target: Target) -> Work:
-        return Work(_START_CYCLES + self.dst.free, target.latency_cycles(Engine.gpsimd))
+        issue = _START_CYCLES + self.dst.free * rates.stride_penalty(self.dst)
+        return Work(issue, target.latency_cycles(Engine.gpsimd))

@@ -54,6 +54,8 @@ class NcMatmul(Instruction):
     Engine: tensor.
     Cost: max(min(64, M), N) cycles, four times for fp32, twice where one fp32 operand is marked as of 0 and 1 or in
     transpose mode; double_row takes the time of one row.
+    Indirection: dst, stationary, moving (gen4); the latter two of at most 16 bits, outside of PE tiles, and moving not
+    with `is_transpose`.
     Not emulated: `tile_position`, `tile_size` and the onezero flags change no value; that `moving` is an identity is
     believed, and so is the PE tile that the operands sit in.
     Source: nki.isa.nc_matmul
@@ -61,6 +63,7 @@ class NcMatmul(Instruction):
 
     api = "nki.isa.nc_matmul"
     contracts = ("stationary", "moving")
+    indirect = ("dst", "stationary", "moving", "addend")
 
     dst: Out
     stationary: In
@@ -102,6 +105,12 @@ class NcMatmul(Instruction):
             self._check_double_row(target)
         self._check_shapes(target)
         self._check_tile(target)
+        check_untiled(self, self.tile_position)
+        for name in rules.indirect(self, "stationary", "moving"):
+            if getattr(self, name).dtype in _WIDE:
+                raise rules.fail(self, name, "must have at most 16 bits when indirect", getattr(self, name).dtype)
+        if self.is_transpose:
+            rules.not_indirect(self, "with is_transpose", "moving")
 
     def _check_dtypes(self, target: Target) -> None:
         known = _DTYPES if target.generation >= Generation.gen4 else tuple(d for d in _DTYPES if d != "float8_e4m3fn")
@@ -221,6 +230,12 @@ class NcMatmul(Instruction):
             split = self.is_stationary_onezero or self.is_moving_onezero or self.is_transpose
             passes = _SPLIT_PASSES if split else _FP32_PASSES
         return Work(passes * max(min(_FEED_CYCLES, m), n), target.latency_cycles(Engine.tensor))
+
+
+def check_untiled(inst: Instruction, tile_position: tuple[int, ...]) -> None:
+    """A matmul with an operand made by `.indirect` starts at the first row and column of the PE array."""
+    if any(tile_position):
+        rules.not_indirect(inst, "in a PE tile of its own", *inst.indirect)
 
 
 def matmul_instructions(

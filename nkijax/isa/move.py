@@ -10,7 +10,7 @@ import numpy as np
 
 from nkijax import dtypes
 from nkijax.errors import KernelError
-from nkijax.isa import rules
+from nkijax.isa import rates, rules
 from nkijax.machine import Engine, Generation, Memory, Target, Transfer, Work
 from nkijax.program import In, Instruction, Masked, Number, Out, Read
 from nkijax.view import View
@@ -194,11 +194,13 @@ class TensorCopy(Instruction):
     Cost: with N = F, max(MIN_II, N) cycles on NeuronCore-v2, and on scalar and gpsimd (assumed for gpsimd after it).
     On vector of later cores N/4 for bf16 and fp16 within SBUF, N/2 where they are strided or one side is in PSUM
     (documented); N/2 for other equal dtypes within SBUF, N/1.3 for a cast within SBUF, N otherwise (measured on trn2).
-    A run-time address takes at least 600 cycles.
+    Twice that with a stride above 16 bytes.  A run-time address takes at least 600 cycles.
+    Indirection: dst, src (gen4, not on gpsimd).
     Source: nki.isa.tensor_copy
     """
 
     api = "nki.isa.tensor_copy"
+    indirect = ("dst", "src")
 
     dst: Out
     src: In
@@ -217,6 +219,7 @@ class TensorCopy(Instruction):
             rules.since(self, target, Generation.gen3, "engine.scalar")
         if self.engine is Engine.gpsimd:
             rules.no_psum_on_gpsimd(self, "dst", "src")
+            rules.not_indirect(self, "on gpsimd", "dst", "src")
         if "packed" in (dtypes.KINDS[self.dst.dtype].family, dtypes.KINDS[self.src.dtype].family):
             rules.same_dtype(self, "dst", "src")
 
@@ -224,28 +227,13 @@ class TensorCopy(Instruction):
         return (read(self.src),)
 
     def cycles(self, target: Target) -> Work:
-        vector = self.queue is Engine.vector and target.generation >= Generation.gen3
-        issue = self.src.free / (_vector_copy_rate(self.dst, self.src, target) if vector else 1)
-        least = _DYNAMIC_COPY_CYCLES if self.src.dynamic or self.dst.dynamic else target.min_issue_cycles
-        return Work(max(least, issue), target.latency_cycles(self.queue, copy=True))
-
-
-_FAST = ("bfloat16", "float16")
-_FAST_GEN4 = (*_FAST, "float8_e4m3", "float8_e4m3fn", "float8_e5m2")
-_CAST_RATE = 1.3  # measured on trn2: bf16 to fp32 within SBUF at 0.77 cycles an element
-
-
-def _vector_copy_rate(dst: View, src: View, target: Target) -> float:
-    """Elements a cycle and partition of VectorE's performance modes, NeuronCore-v3 and later."""
-    fast = _FAST_GEN4 if target.generation >= Generation.gen4 else _FAST
-    narrow = dst.dtype in fast and src.dtype in fast
-    dense = all(v.shape[-1] == 1 or v.strides[-1] == 1 for v in (dst, src))
-    psum = [v.memory for v in (dst, src)].count(Memory.psum)
-    if psum:
-        return 2 if narrow and dense and psum == 1 else 1
-    if narrow:
-        return 4 if dense else 2
-    return 2 if dst.dtype == src.dtype else _CAST_RATE
+        tiles, cycles = (self.dst, self.src), float(self.dst.free)
+        if self.queue is Engine.vector:
+            cycles = rates.one_input_cycles(target, *tiles, cast_rate=rates.CAST_RATE)
+        if self.src.dynamic or self.dst.dynamic:
+            cycles = max(_DYNAMIC_COPY_CYCLES, cycles * rates.stride_penalty(*tiles))
+            return rates.work(target, self.queue, cycles, copy=True)
+        return rates.work(target, self.queue, cycles, *tiles, copy=True)
 
 
 @dataclass(frozen=True)
@@ -259,7 +247,8 @@ class Memset(Instruction):
     Layout: any.  Tile size: P <= 128, F free.
     Engine: vector or gpsimd; vector when unknown.
     Cost: with N = F, max(MIN_II, N), and on NeuronCore-v2 max(MIN_II, N/2) for zeros of bf16 and fp16; after it
-    measured on trn2 for gpsimd, assumed for vector.  HBM: a `Transfer`.  State is bookkeeping and costs nothing.
+    measured on trn2 for gpsimd, assumed for vector; twice that with a stride above 16 bytes.  HBM: a `Transfer`.
+    State is bookkeeping and costs nothing.
     Source: nki.isa.memset
     """
 
@@ -310,6 +299,5 @@ class Memset(Instruction):
             return Work(0, 0)
         if self.queue is Engine.dma:
             return transfer(self.dst)
-        halved = target.generation is Generation.gen2 and self.value == 0 and self.dst.dtype in _FAST
-        issue = self.dst.free / 2 if halved else self.dst.free
-        return Work(max(target.min_issue_cycles, issue), target.latency_cycles(self.queue))
+        halved = target.generation is Generation.gen2 and self.value == 0 and self.dst.dtype in rates.NARROW
+        return rates.work(target, self.queue, self.dst.free / 2 if halved else self.dst.free, self.dst)

@@ -23,7 +23,7 @@ from jax import lax
 
 from nkijax import dtypes
 from nkijax.isa import rules
-from nkijax.machine import Engine, Generation, Target
+from nkijax.machine import Engine, Generation, Memory, Target
 from nkijax.program import Instruction, Read
 from nkijax.view import View
 
@@ -328,6 +328,30 @@ def from_bits(x: jax.Array, dtype: str) -> jax.Array:
 # ---- accumulator registers
 
 
+def check_accumulator(inst: Any, like: str, *commands: ReduceCmd) -> None:
+    """`reduce_cmd` is one of `commands`; `reduce_res` and the registers are columns with the partitions of `like`."""
+    command, registers = inst.reduce_cmd, inst.accumulator
+    if not isinstance(command, ReduceCmd) or command not in commands:
+        *most, last = (c.name for c in commands)
+        rule = f"must be reduce_cmd.{', '.join(most)} or {last}"
+        raise rules.fail(inst, "reduce_cmd", rule, getattr(command, "name", repr(command)))
+    check_registers(inst, like)
+    if registers is None and (command is not ReduceCmd.idle or inst.reduce_res is not None):
+        raise rules.fail(inst, "accumulator", "must be given with a reduce_cmd or reduce_res", None)
+
+
+def check_registers(inst: Any, like: str) -> None:
+    """`reduce_res`, and the registers, which are a float32 column of state, have the partitions of `like`."""
+    rules.per_partition(inst, "reduce_res", like)
+    registers, partitions = inst.accumulator, getattr(inst, like).partitions
+    if registers is None:
+        return
+    legal = registers.memory is Memory.state and registers.dtype == "float32" and registers.free == 1
+    if not legal or registers.partitions != partitions:
+        rule = f"must be a column of float32 state for {partitions} partitions"
+        raise rules.fail(inst, "accumulator", rule, f"{registers.dtype} {registers.shape} in {registers.memory.value}")
+
+
 def accumulate(
     command: ReduceCmd, op: AluOp, before: jax.Array, reduced: jax.Array, loaded: jax.Array | None = None
 ) -> jax.Array:
@@ -346,3 +370,15 @@ def accumulate(
         assert loaded is not None
         before = jnp.broadcast_to(loaded, reduced.shape)
     return op(before, reduced)
+
+
+def registers_after(
+    inst: Any, command: ReduceCmd, op: AluOp, values: jax.Array, read: Read, loaded: jax.Array | None = None
+) -> jax.Array:
+    """The registers (P, 1) after `values` (P, F) were reduced; NaN where nothing says what they held before."""
+    if inst.before is None:
+        before = jnp.full((values.shape[0], 1), jnp.nan, jnp.float32)
+    else:
+        before = read(inst.before, jnp.float32)
+    assert op.reduction is not None
+    return accumulate(command, op, before, op.reduction(values)[:, None], loaded)

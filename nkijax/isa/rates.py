@@ -3,8 +3,8 @@
 N is the free size.  Everywhere an innermost stride above 16 bytes halves the rate of SBUF and PSUM: documented for
 NeuronCore-v2, measured on trn2, assumed for later ones.
 
-Source: nki/guides/architecture (Performance Consideration; Vector Engine Performance Mode), formulas of nki.isa @v2.26.1,
-and measurements on trn2 (see nkijax.machine).
+Source: nki/guides/architecture (Performance Consideration; Vector Engine Performance Mode), the formulas of nki.isa
+@v2.26.1, and measurements on trn2 (see nkijax.machine).
 """
 
 from __future__ import annotations

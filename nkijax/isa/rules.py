@@ -91,6 +91,18 @@ def no_psum_on_gpsimd(inst: Instruction, *operands: str) -> None:
             raise fail(inst, name, "the gpsimd engine cannot access psum", "a psum tile")
 
 
+def indirect(inst: Instruction, *operands: str) -> list[str]:
+    """Those named operands that are views made by `.indirect`."""
+    views = [(name, getattr(inst, name)) for name in operands]
+    return [name for name, view in views if isinstance(view, View) and view.dynamic and view.dynamic.columns]
+
+
+def not_indirect(inst: Instruction, where: str, *operands: str) -> None:
+    """No named tile is a view made by `.indirect`, which the instruction otherwise takes."""
+    for name in indirect(inst, *operands):
+        raise fail(inst, name, f"must not be indirect {where}", "a view made by .indirect")
+
+
 def same_dtype(inst: Instruction, first: str, second: str) -> None:
     """Two tiles have equal dtypes: the elements are moved bit for bit."""
     a, b = getattr(inst, first), getattr(inst, second)

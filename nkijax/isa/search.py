@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from nkijax import dtypes
-from nkijax.isa import operators, rules
+from nkijax.isa import operators, rates, rules
 from nkijax.isa.gather import CORE_PARTITIONS as _CORE
 from nkijax.isa.gather import check_cores
 from nkijax.machine import Engine, Generation, Memory, Target, Work
@@ -51,6 +52,7 @@ def _check_indices(inst: Instruction, operand: str) -> None:
         raise rules.fail(inst, operand, f"must have one of the dtypes {_INDICES}", view.dtype)
 
 
+@partial(jax.jit, static_argnames="last_slot_first")  # else every eager run compiles its loop anew
 def _matches(data: jax.Array, vals: jax.Array, last_slot_first: bool) -> jax.Array:
     """Where each of `vals` (P, 8) is in `data` (P, F): int32 (P, 8), F for those that are not there.
 
@@ -77,11 +79,10 @@ def _as_indices(found: jax.Array, size: int, dtype: str) -> jax.Array:
     return jnp.where(found < size, found.astype(storage), np.array(np.iinfo(storage).max, storage))
 
 
-def _pass(target: Target, elements: int) -> Work:
+def _pass(target: Target, searched: View, *written: View) -> Work:
     """One pass over the elements of a partition."""
-    gen2 = target.generation is Generation.gen2
-    latency = target.latency_cycles(Engine.vector) if gen2 else _PASS_LATENCY_CYCLES
-    return Work(max(target.min_issue_cycles, elements), latency)
+    work = rates.work(target, Engine.vector, searched.free, searched, *written)
+    return work if target.generation is Generation.gen2 else replace(work, latency_cycles=_PASS_LATENCY_CYCLES)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class Max8(Instruction):
     Data types: any; compared in float32.
     Layout: src (P, F), dst (P, 8); P at most 128, F 8 to 16384.
     Engine: Vector.
-    Cost: max(64, F); from gen3 on the result 144 cycles later (nki-library's plan of F + 144 a pass); gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; from gen3 on the result 144 cycles later (nki-library plans with
+        F + 144 a pass); gen4 assumed.
     Not emulated: what hardware makes of NaN, which here counts as the largest.
     Source: nki.isa.max8
     """
@@ -117,7 +119,7 @@ class Max8(Instruction):
         return (lax.top_k(read(self.src, jnp.float32), _SLOTS)[0],)
 
     def cycles(self, target: Target) -> Work:
-        return _pass(target, self.src.free)
+        return _pass(target, self.src)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ class NcFindIndex8(Instruction):
     Data types: data, vals any, compared in float32; dst uint16 or uint32.
     Layout: data (P, F), vals, dst (P, 8); P at most 128, F 8 to 16384.
     Engine: Vector.
-    Cost: max(64, F); from gen3 on the result 144 cycles later (nki-library's plan of F + 144 a pass); gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; from gen3 on the result 144 cycles later (nki-library plans with
+        F + 144 a pass); gen4 assumed.
     Not emulated: what hardware makes of NaN, which here is never found.
     Source: nki.isa.nc_find_index8
     """
@@ -158,7 +161,7 @@ class NcFindIndex8(Instruction):
         return (_as_indices(found, data.shape[1], self.dst.dtype),)
 
     def cycles(self, target: Target) -> Work:
-        return _pass(target, self.data.free)
+        return _pass(target, self.data)
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,8 @@ class NcMatchReplace8(Instruction):
     Data types: dst, data, vals any; float32 arithmetic; imm a float32 number; dst_idx uint16 or uint32.
     Layout: dst, data (P, F), vals, dst_idx (P, 8); P at most 128, F at most 16384.
     Engine: Vector.
-    Cost: max(64, F); from gen3 on the result 144 cycles later (nki-library's plan of F + 144 a pass); gen4 assumed.
+    Cost: max(64, F), 2F with a stride above 16 bytes; from gen3 on the result 144 cycles later (nki-library plans with
+        F + 144 a pass); gen4 assumed.
     Not emulated: what hardware makes of NaN, which here is never found.
     Source: nki.isa.nc_match_replace8
     """
@@ -211,7 +215,7 @@ class NcMatchReplace8(Instruction):
         return out, _as_indices(found, data.shape[1], self.dst_idx.dtype)
 
     def cycles(self, target: Target) -> Work:
-        return _pass(target, self.data.free)
+        return _pass(target, self.data, self.dst)
 
 
 # ---- topk

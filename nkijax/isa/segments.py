@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nkijax.isa import rules
+from nkijax.isa import rates, rules
 from nkijax.isa.gather import CORE_PARTITIONS, check_core_start
 from nkijax.machine import Engine, Generation, Memory, Target, Work
 from nkijax.program import In, Instruction, Number, Out, Read
@@ -35,7 +35,8 @@ class SequenceBounds(Instruction):
     Data types: float32 or int32.
     Layout: segment_ids (1, n), dst (1, 2, n).
     Engine: GpSimd.
-    Cost: 150 + 2n, assumed (the start of an iota, and what is written; unpublished).
+    Cost: 150 + 2n, assumed (the start of an iota, and what is written; unpublished).  n counts twice with a stride
+        above 16 bytes.
     Not emulated: nothing.
     Source: nki.isa.sequence_bounds
     """
@@ -73,7 +74,8 @@ class SequenceBounds(Instruction):
         return (jnp.stack([jnp.where(padding, n, start), jnp.where(padding, -1, end)], axis=1),)
 
     def cycles(self, target: Target) -> Work:
-        return Work(_START_CYCLES + self.dst.free, target.latency_cycles(Engine.gpsimd))
+        issue = _START_CYCLES + self.dst.free * rates.stride_penalty(self.dst, self.segment_ids)
+        return Work(issue, target.latency_cycles(Engine.gpsimd))
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class NonzeroWithCount(Instruction):
     Data types: src float32 or int32, dst int32; index_offset and padding_val int32 numbers.
     Layout: src (P, T), dst (P, T + 1); P at most 128.
     Engine: GpSimd, gen3 or later.
-    Cost: 150 + T, assumed (as iota; unpublished).
+    Cost: 150 + T, assumed (as iota; unpublished).  T counts twice with a stride above 16 bytes.
     Not emulated: nothing.
     Source: nki.isa.nonzero_with_count
     """
@@ -140,4 +142,5 @@ class NonzeroWithCount(Instruction):
         return (jnp.where(written, every, read(self.before)),)
 
     def cycles(self, target: Target) -> Work:
-        return Work(_START_CYCLES + self.src.free, target.latency_cycles(Engine.gpsimd))
+        issue = _START_CYCLES + self.src.free * rates.stride_penalty(self.dst, self.src)
+        return Work(issue, target.latency_cycles(Engine.gpsimd))

@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from nkijax import dtypes
-from nkijax.isa import operators, rules
+from nkijax.isa import operators, rates, rules
 from nkijax.isa.index import Pattern, affine, as_pattern, check_pattern
 from nkijax.isa.operators import ALU, AluOp
 from nkijax.machine import Engine, Generation, Memory, Target, Work
@@ -18,7 +18,6 @@ from nkijax.view import View
 
 _SELECT_START_CYCLES = 150  # documented for gen2
 _SELECT_PASSES = 1.015  # measured on trn2, where the start is part of the latency
-_PREDICATED_PASSES = 1.065  # measured on trn2
 _PREDICATES = ("uint8", "uint16", "uint32")
 _WORDS = ("int32", "uint32")
 
@@ -34,7 +33,7 @@ class AffineSelect(Instruction):
     Layout: dst, on_true_tile (P, F), P at most 128, p counts from the first partition of dst; pattern: up to four
         [step, count], outermost first, counts multiplying to F.  offset may be a register.
     Engine: GpSimd.
-    Cost: gen2 150 + F; gen3 max(64, 1.015F), assumed for gen4.
+    Cost: gen2 150 + F; gen3 max(64, 1.015F), assumed for gen4.  F counts twice with a stride above 16 bytes.
     Not emulated: nothing.
     Source: nki.isa.affine_select
     """
@@ -78,12 +77,11 @@ class AffineSelect(Instruction):
         return (jnp.where(chosen, tile, dtypes.cast(value, self.dst.dtype, precise)),)
 
     def cycles(self, target: Target) -> Work:
-        n = self.dst.free
+        tiles, n = (self.dst, self.on_true_tile), self.dst.free
         if target.generation is Generation.gen2:
-            issue = _SELECT_START_CYCLES + n
-        else:
-            issue = max(target.min_issue_cycles, _SELECT_PASSES * n)
-        return Work(issue, target.latency_cycles(Engine.gpsimd))
+            issue = _SELECT_START_CYCLES + n * rates.stride_penalty(*tiles)
+            return Work(issue, target.latency_cycles(Engine.gpsimd))
+        return rates.work(target, Engine.gpsimd, _SELECT_PASSES * n, *tiles)
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,9 @@ class TensorCopyPredicated(Instruction):
     Layout: dst, src, predicate (P, F), P at most 128; src may be a number, cast to the dtype of dst.
     Engine: Vector.
     Cost: gen2 max(64, 2F), max(64, F) with src or predicate in PSUM, assumed also with a number; gen3 max(64, 1.065F),
-        assumed for gen4.
-    Not emulated: tensor indirection (gen4).
+        assumed for gen4.  Twice that with a stride above 16 bytes.
+    Indirection: dst, predicate (gen4).
+    Not emulated: nothing.
     Source: nki.isa.tensor_copy_predicated
     """
 
@@ -106,6 +105,7 @@ class TensorCopyPredicated(Instruction):
     reverse_pred: bool = False
 
     api: ClassVar[str] = "nki.isa.tensor_copy_predicated"
+    indirect: ClassVar[tuple[str, ...]] = ("dst", "predicate")
 
     @property
     def queue(self) -> Engine:
@@ -139,9 +139,5 @@ class TensorCopyPredicated(Instruction):
         return value.astype(jnp.float32)
 
     def cycles(self, target: Target) -> Work:
-        n = self.dst.free
-        if target.generation is not Generation.gen2:
-            n = _PREDICATED_PASSES * n
-        elif isinstance(self.src, View) and Memory.psum not in (self.src.memory, self.predicate.memory):
-            n = 2 * n
-        return Work(max(target.min_issue_cycles, n), target.latency_cycles(Engine.vector))
+        cycles = rates.predicated_cycles(target, self.dst, self.src, self.predicate)
+        return rates.work(target, Engine.vector, cycles, self.dst, self.src, self.predicate)

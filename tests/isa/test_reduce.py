@@ -1,4 +1,4 @@
-"""tensor_reduce."""
+"""tensor_reduce and tensor_partition_reduce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nkijax.isa.operators import ACTIVATIONS, ALU
-from nkijax.isa.reduce import TensorReduce
+from nkijax.isa.reduce import TensorPartitionReduce, TensorReduce
 from nkijax.machine import TRN1, TRN2, TRN3, Engine, Memory, Work
 from tests.isa.harness import Reader, execute, load, random, reference_cast, rule, store, tile
 
@@ -192,3 +192,75 @@ def test_gradient_of_a_maximum():
     instruction = TensorReduce(dst, ALU["maximum"], data, 1, negate=True)
     f = jax.grad(lambda x: jnp.sum(instruction.run(Reader({data: x}, {}))[0]))
     np.testing.assert_array_equal(f(jnp.asarray(load(data, memory))), np.tile([0, 0, 0, 0, -1], (P, 1)))
+
+
+# ---- over the partitions
+
+
+def partitions(shape, out, dtype="float32", dst="float32"):
+    """dst (1, ...), data, memory."""
+    data, memory = store(random(shape, dtype), dtype)
+    view, more = store(np.zeros(out), dst)
+    return view, data, {**memory, **more}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["add", "average", "maximum"])
+def test_partition_operators(name, dtype):
+    dst, data, memory = partitions((8, 5), (1, 5), dtype, dtype)
+    execute(TensorPartitionReduce(dst, ALU[name], data), memory)
+    rows = memory[data.buffer].astype(np.float32)
+    want = {"add": rows.sum(0), "average": rows.sum(0) / 8, "maximum": rows.max(0)}[name]
+    np.testing.assert_array_equal(load(dst, memory)[0], reference_cast(want, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "bool"])
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or"])
+def test_partition_bitvec(name, dtype):
+    dst, data, memory = partitions((7, 5), (1, 5), dtype, dtype)
+    memory[data.buffer][:, 1] = 1
+    execute(TensorPartitionReduce(dst, ALU[name], data), memory)
+    np.testing.assert_array_equal(load(dst, memory)[0], functools.reduce(BITS[name], memory[data.buffer]))
+
+
+def test_partition_views():
+    """dst is (1, 2, 3) in a kernel of nki-library; the data starts at another partition."""
+    dst, data, memory = partitions((40, 6, 4), (1, 2, 3))
+    execute(TensorPartitionReduce(dst, ALU["maximum"], data.slice(0, 32, 40).select(2, 1)), memory)
+    np.testing.assert_array_equal(memory[dst.buffer].reshape(6), random((40, 6, 4))[32:, :, 1].max(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op": ALU["minimum"]}, r"op: must be one of \['add', 'average', 'maximum', .*\], got minimum"),
+        ({"op": "exp"}, "op: must be one of .*, got exp"),
+        ({"data": tile((P, 6), memory=Memory.psum)}, r"data: data must be in \['sbuf'\], got psum"),
+        ({"dst": tile((1, 6), memory=Memory.psum)}, r"dst: dst must be in \['sbuf'\], got psum"),
+        ({"data": tile((129, 6))}, "data partition dimension 129 exceeds maximum 128"),
+        ({"dst": tile((2, 6))}, r"dst: must have one partition, got \(2, 6\)"),
+        ({"dst": tile((1, 5))}, r"data: must have the 5 free elements of dst, got \(4, 6\)"),
+        ({"op": ALU["bitwise_or"]}, "dst: must have an integer dtype, got float32"),
+        ({"data": tile((P, 6), "float8_e5m2_x4")}, "data: packed x4 types take no arithmetic"),
+    ],
+)
+def test_partition_rules(changes, message):
+    legal = TensorPartitionReduce(tile((1, 6)), ALU["average"], tile((P, 6)))
+    assert rule(legal) == rule(legal, TRN1) == ""
+    with pytest.raises(AssertionError, match="^nki.isa.tensor_partition_reduce " + message):
+        replace(legal, **changes).check(TRN2)
+
+
+@pytest.mark.parametrize("target", [TRN1, TRN2, TRN3])
+def test_partition_cost(target):
+    latency = target.latency_cycles(Engine.gpsimd)
+    for p, n, cycles in ((128, 512, 7 * 512), (65, 512, 7 * 512), (64, 512, 6 * 512), (2, 8, 64), (1, 512, 64)):
+        instruction = TensorPartitionReduce(tile((1, n)), ALU["add"], tile((p, n)))
+        assert instruction.cycles(target) == Work(cycles, latency)
+
+
+def test_partition_gradient():
+    dst, data, memory = partitions((P, 5), (1, 5))
+    instruction = TensorPartitionReduce(dst, ALU["average"], data)
+    f = jax.jit(jax.vmap(jax.grad(lambda x: jnp.sum(instruction.run(Reader({data: x}, {}))[0]))))
+    np.testing.assert_allclose(f(jnp.asarray(load(data, memory))[None])[0], 1 / P)

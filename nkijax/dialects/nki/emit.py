@@ -10,6 +10,7 @@ from nkijax.dialects.nki.tensor import NkiTensor
 from nkijax.errors import KernelError
 from nkijax.program import Instruction
 from nkijax.trace import current
+from nkijax.view import View
 
 
 class NkiInstruction:
@@ -30,6 +31,15 @@ class NkiInstruction:
 
 def emit(instruction: Instruction) -> NkiInstruction:
     return NkiInstruction(current(instruction.api).emit(instruction))
+
+
+def accumulator(api: str, engine: str, data: View) -> View:
+    """The accumulator of the scalar or the vector engine: one float32 for each of the first partitions, as many as
+    `data` has.  It is kept between instructions.
+    """
+    recorder = current(api)
+    registers = recorder.state(f"{engine} accumulator", (recorder.target.pmax, 1), "float32")
+    return registers.slice(0, 0, min(data.partitions, recorder.target.pmax))
 
 
 def operand(x: Any) -> Any:

@@ -50,6 +50,28 @@ from nkijax.dialects.nki.isa_data import (
     tensor_copy,
     tensor_copy_predicated,
 )
+from nkijax.dialects.nki.isa_reduce import (
+    activate2,
+    bn_aggr,
+    bn_stats,
+    exponential,
+    range_select,
+    select_reduce,
+    tensor_partition_reduce,
+    tensor_scalar_cumulative,
+    tensor_scalar_reduce,
+)
+from nkijax.dialects.nki.isa_search import (
+    local_gather,
+    max8,
+    nc_find_index8,
+    nc_match_replace8,
+    nc_n_gather,
+    nc_stream_shuffle,
+    nonzero_with_count,
+    sequence_bounds,
+    topk,
+)
 from nkijax.dialects.nki.isa_sync import core_barrier, sendrecv
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.tile_size import active_target
@@ -71,33 +93,15 @@ def get_nc_sub_version() -> int:
 
 # Documented instructions that are not here yet.
 NOT_YET = (
-    "activate2",
-    "bn_aggr",
-    "bn_stats",
     "dma_compute",
     "dropout",
-    "exponential",
-    "local_gather",
-    "max8",
-    "nc_find_index8",
-    "nc_match_replace8",
     "nc_matmul_mx",
-    "nc_n_gather",
-    "nc_stream_shuffle",
-    "nonzero_with_count",
     "quantize_mx",
     "rand2",
     "rand_get_state",
     "rand_set_state",
-    "range_select",
     "rng",
-    "select_reduce",
-    "sequence_bounds",
     "set_rng_seed",
-    "tensor_partition_reduce",
-    "tensor_scalar_cumulative",
-    "tensor_scalar_reduce",
-    "topk",
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nkijax import arrays
 from nkijax.dialects.nki.constants import engine, reduce_cmd
-from nkijax.dialects.nki.emit import NkiInstruction, emit, operand
+from nkijax.dialects.nki.emit import NkiInstruction, accumulator, emit, operand
 from nkijax.dialects.nki.ops import activation_function, alu, equal
 from nkijax.dialects.nki.tensor import view_of
 from nkijax.errors import KernelError
@@ -21,8 +21,6 @@ from nkijax.isa.operators import ReduceCmd
 from nkijax.isa.reduce import TensorReduce
 from nkijax.isa.scan import TensorTensorScan
 from nkijax.isa.select import AffineSelect
-from nkijax.trace import Recorder, current
-from nkijax.view import View
 
 # ---- element by element
 
@@ -77,12 +75,6 @@ def reciprocal(dst, data, name=None) -> NkiInstruction:
 # ---- the scalar engine
 
 
-def _scalar_accumulator(recorder: Recorder, data: View) -> View:
-    """The scalar engine's accumulator: one float32 for each of the partitions of `data`, kept between instructions."""
-    registers = recorder.state("scalar accumulator", (recorder.target.pmax, 1), "float32")
-    return registers.slice(0, 0, min(data.partitions, recorder.target.pmax))
-
-
 def activation(
     dst,
     op,
@@ -98,7 +90,6 @@ def activation(
 
     `scale` and `bias` are numbers or (P, 1) tiles; `reduce_res` (P, 1) takes the accumulator.
     """
-    recorder = current("nki.isa.activation")
     uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
     tile = view_of("nki.isa.activation data", data)
     entry = Activate(
@@ -110,15 +101,14 @@ def activation(
         alu(reduce_op),
         None if reduce_res is None else view_of("nki.isa.activation reduce_res", reduce_res),
         reduce_cmd,
-        _scalar_accumulator(recorder, tile) if uses else None,
+        accumulator("nki.isa.activation", "scalar", tile) if uses else None,
         name=name,
     )
-    return NkiInstruction(recorder.emit(entry))
+    return emit(entry)
 
 
 def activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None) -> NkiInstruction:
     """`activation` with reduce_cmd.reset_reduce: reduce_res (P, 1) = sum over F of op(data * scale + bias)."""
-    recorder = current("nki.isa.activation_reduce")
     tile = view_of("nki.isa.activation_reduce data", data)
     entry = ActivationReduce(
         view_of("nki.isa.activation_reduce dst", dst),
@@ -128,10 +118,10 @@ def activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0
         None if reduce_res is None else view_of("nki.isa.activation_reduce reduce_res", reduce_res),
         operand(bias),
         operand(scale),
-        _scalar_accumulator(recorder, tile),
+        accumulator("nki.isa.activation_reduce", "scalar", tile),
         name=name,
     )
-    return NkiInstruction(recorder.emit(entry))
+    return emit(entry)
 
 
 # ---- reductions and recurrences

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from nkijax.dialects.nki import later
+from nkijax.dialects.nki.choosing import gather_flattened, where
 from nkijax.dialects.nki.control import (
     affine_range,
     dynamic_range,
@@ -42,6 +43,7 @@ from nkijax.dialects.nki.dtype import (
     uint16,
     uint32,
 )
+from nkijax.dialects.nki.matrices import matmul, shared_constant, shared_identity_matrix, transpose
 from nkijax.dialects.nki.memory import (
     broadcast_to,
     device_print,
@@ -67,6 +69,7 @@ from nkijax.dialects.nki.ops import (
     abs_max,
     abs_min,
     add,
+    all,
     arctan,
     average,
     bitwise_and,
@@ -131,6 +134,7 @@ from nkijax.dialects.nki.ops import (
     trunc,
     var,
 )
+from nkijax.dialects.nki.reductions import rms_norm, softmax
 from nkijax.dialects.nki.tensor import (
     MemoryRegion,
     NkiTensor,
@@ -147,20 +151,7 @@ bool = bool_  # undocumented, in use
 range = static_range  # undocumented, in use
 
 # Documented functions that are not here yet.
-NOT_YET = (
-    "all",
-    "dropout",
-    "gather_flattened",
-    "matmul",
-    "rand",
-    "random_seed",
-    "rms_norm",
-    "shared_constant",
-    "shared_identity_matrix",
-    "softmax",
-    "transpose",
-    "where",
-)
+NOT_YET = ("dropout", "rand", "random_seed")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,8 @@ from nkijax.dialects.nki.tensor import (
     sbuf,
     view_of,
 )
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
+from nkijax.isa.debug import DevicePrint
 from nkijax.isa.move import DmaCopy
 from nkijax.isa.transpose import DmaTranspose
 from nkijax.trace import current, dtype_of, shape_of
@@ -173,8 +174,6 @@ def _region(api: str, buffer: Any) -> MemoryRegion:
 
 
 def device_print(print_prefix, tensor) -> None:
-    """Print a tensor's values after `print_prefix`; in eager mode only."""
-    recorder, view = current("nki.language.device_print"), view_of("nki.language.device_print tensor", tensor)
-    if recorder.executor is None:
-        raise Unsupported("nki.language.device_print: values are known in eager mode only; nkijax.run(…, eager=True)")
-    print(print_prefix, recorder.executor.value(view))
+    """Print a tensor's values after `print_prefix`, when the kernel runs; in eager mode at once."""
+    api = "nki.language.device_print"
+    current(api).emit(DevicePrint(print_prefix, view_of(f"{api} tensor", tensor)))

@@ -1,6 +1,5 @@
-"""The operators of `nki.language`: each is a function object, which instructions take as `op=nl.add`.
-
-Calling them as math functions is not emulated yet, except `copy`.
+"""The operators of `nki.language`: function objects, which instructions take as `op=nl.add`, and which are math
+functions when they are called on tiles: `nl.add(x, y)` is a new SBUF tile.
 """
 
 from __future__ import annotations
@@ -8,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from nkijax.dialects.nki import reductions
+from nkijax.dialects.nki.math import binary, unary
 from nkijax.dialects.nki.tensor import NkiTensor, allocate, copy_instruction, sbuf, view_of
-from nkijax.errors import Unsupported
 from nkijax.isa.operators import ACTIVATIONS, ALU
 from nkijax.trace import current
 
@@ -22,29 +22,25 @@ def _named(op: Token, name: str, doc: str) -> Token:
     return op
 
 
-def _unary(name: str, instead: str = "") -> Token:
-    instead = instead or f"nki.isa.activation(dst, op=nl.{name}, data=x)"
+def _unary(name: str) -> Token:
+    def op(x, dtype=None) -> NkiTensor:
+        return unary(name, x, dtype)
 
-    def op(x, dtype=None) -> NoReturn:
-        raise Unsupported(f"nki.language.{name}: calling it is not emulated yet; use {instead}")
-
-    return _named(op, name, f"Element by element; as an operator: {instead}.")
+    return _named(op, name, f"A new SBUF tile: {name} of a tile, element by element.")
 
 
-def _binary(name: str, instead: str = "") -> Token:
-    instead = instead or f"nki.isa.tensor_tensor(dst, x, y, op=nl.{name})"
+def _binary(name: str) -> Token:
+    def op(x, y, dtype=None) -> NkiTensor:
+        return binary(name, x, y, dtype)
 
-    def op(x, y, dtype=None) -> NoReturn:
-        raise Unsupported(f"nki.language.{name}: calling it is not emulated yet; use {instead}")
-
-    return _named(op, name, f"Element by element; as an operator: {instead}.")
+    return _named(op, name, f"A new SBUF tile: {name} of two tiles, or a tile and a number, element by element.")
 
 
-def _reduction(name: str, instead: str) -> Token:
-    def op(x, axis, dtype=None, keepdims=False) -> NoReturn:
-        raise Unsupported(f"nki.language.{name}: calling it is not emulated yet; use {instead}")
+def _reduction(name: str) -> Token:
+    def op(x, axis, dtype=None, keepdims=False) -> NkiTensor:
+        return reductions.reduce(name, x, axis, dtype, keepdims)
 
-    return _named(op, name, f"Along trailing free axes; as instructions: {instead}.")
+    return _named(op, name, f"A new SBUF tile: {name} of a tile along its trailing free axes.")
 
 
 def _token(name: str, what: str) -> Token:
@@ -54,15 +50,12 @@ def _token(name: str, what: str) -> Token:
     return _named(op, name, f"{what}; not callable.")
 
 
-_NONE = "an instruction sequence of your own: no instruction has it"
-_SCALAR = "nki.isa.tensor_scalar(dst, data, op0=nl.{}, operand0=None)"
-
 # ---- two operands
 
 add = _binary("add")
 subtract = _binary("subtract")
 multiply = _binary("multiply")
-divide = _binary("divide", "nki.isa.reciprocal(dst, y), then nki.isa.tensor_tensor(dst, x, dst, op=nl.multiply)")
+divide = _binary("divide")
 maximum = _binary("maximum")
 minimum = _binary("minimum")
 abs_max = _binary("abs_max")
@@ -82,15 +75,15 @@ right_shift = _binary("right_shift")
 logical_and = _binary("logical_and")
 logical_or = _binary("logical_or")
 logical_xor = _binary("logical_xor")
-fmod = _binary("fmod", _NONE)
-mod = _binary("mod", _NONE)
+fmod = _binary("fmod")
+mod = _binary("mod")
 
 # ---- one operand
 
 abs = _unary("abs")
 square = _unary("square")
-invert = _unary("invert", _SCALAR.format("invert"))
-logical_not = _unary("logical_not", "nki.isa.tensor_scalar(dst, data, op0=nl.logical_xor, operand0=1.0)")
+invert = _unary("invert")
+logical_not = _unary("logical_not")
 exp = _unary("exp")
 log = _unary("log")
 sqrt = _unary("sqrt")
@@ -109,15 +102,15 @@ softplus = _unary("softplus")
 mish = _unary("mish")
 erf = _unary("erf")
 erf_dx = _unary("erf_dx")
-reciprocal = _unary("reciprocal", "nki.isa.reciprocal(dst, x)")
+reciprocal = _unary("reciprocal")
 sin = _unary("sin")
-cos = _unary("cos", "nki.isa.activation(dst, op=nl.sin, data=x, bias=pi / 2)")
-tan = _unary("tan", _NONE)
+cos = _unary("cos")
+tan = _unary("tan")
 arctan = _unary("arctan")
-ceil = _unary("ceil", _NONE)
-floor = _unary("floor", _NONE)
-trunc = _unary("trunc", _NONE)
-negative = _unary("negative", "nki.isa.tensor_scalar(dst, x, op0=nl.multiply, operand0=-1.0)")
+ceil = _unary("ceil")
+floor = _unary("floor")
+trunc = _unary("trunc")
+negative = _unary("negative")
 sign = _unary("sign")
 
 
@@ -131,13 +124,26 @@ def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 # ---- reductions; `max` and `min` also stand for `maximum` and `minimum` as operators
 
-_REDUCE = "nki.isa.tensor_reduce(dst, op=nl.{}, data=x, axis=axis)"
-sum = _reduction("sum", _REDUCE.format("add"))
-max = _reduction("max", _REDUCE.format("maximum"))
-min = _reduction("min", _REDUCE.format("minimum"))
-prod = _reduction("prod", _REDUCE.format("multiply"))
-mean = _reduction("mean", f"{_REDUCE.format('add')} and nki.isa.tensor_scalar")
-var = _reduction("var", f"{_REDUCE.format('add')}, of x and of its squares")
+sum = _reduction("sum")
+max = _reduction("max")
+min = _reduction("min")
+prod = _reduction("prod")
+
+
+def mean(x, axis, dtype=None, keepdims=False) -> NkiTensor:
+    """A new SBUF tile: the mean of a tile along its trailing free axes, in float32."""
+    return reductions.mean(x, axis, dtype, keepdims)
+
+
+def var(x, axis, dtype=None, keepdims=False) -> NkiTensor:
+    """A new SBUF tile: the population variance along trailing free axes, kept with size 1; `keepdims` has no effect."""
+    return reductions.variance(x, axis, dtype)
+
+
+def all(x, axis, dtype=None) -> NkiTensor:
+    """A new SBUF tile: 1 where all elements along trailing free axes are not zero, else 0."""
+    return reductions.reduce("all", x, axis, dtype, False)
+
 
 # ---- operators only
 

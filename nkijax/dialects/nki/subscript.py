@@ -76,7 +76,10 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
         if type(key[0]) is not slice or new_shape[0] != shape[0]:
             rule = "rows of a vector-indirect view take part in the indirection"
             raise KernelError(f"{_API} dimension 0: {rule}, got {key[0]}")
-    return View(view.buffer, offset, tuple(new_strides), tuple(new_shape), view.dtype, view.dynamic)
+    indexed = View(view.buffer, offset, tuple(new_strides), tuple(new_shape), view.dtype, view.dynamic)
+    if view.dynamic is not None and view.dynamic.columns and indexed != view:
+        raise KernelError(f"{_API} key: an indirect view must be used as it is, got {key}")
+    return indexed
 
 
 def _bad_slice(view: View, dim: int, given: slice, first: int, last: int) -> KernelError:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from nkijax import arrays
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.subscript import subscript
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
@@ -186,8 +186,13 @@ class NkiTensor:
         return NkiTensor(self._view.ap(pairs, base, scalar, vector, operator.index(indirect_dim), kind))
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
-        """Unsupported: per-partition gathers by compute engines (NeuronCore-v4)."""
-        raise Unsupported("NkiTensor.indirect: is not emulated yet; use .ap with vector_offset on a DMA")
+        """A gather or scatter by a compute engine (NeuronCore-v4): element (p, i) is at free offset number i of p.
+
+        `index` is a (P, K) SBUF tile: each group of 16 partitions (32 for the tensor engine) shares the offsets in its
+        rows of `index`, column by column, of which `num_elem` are used.
+        """
+        count = None if num_elem is None else operator.index(num_elem)
+        return NkiTensor(self._view.indirect(view_of("NkiTensor.indirect index", index), count))
 
     # ---- Python's protocols
 

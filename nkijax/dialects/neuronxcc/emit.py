@@ -1,0 +1,446 @@
+"""Emitting: results under masks, assignment, and what a mask that is no box costs.
+
+An instruction is emitted once, on the box that a mask leaves of its operands.  Where the mask says more than a box, the
+whole box is computed, and a predicated copy takes what the mask leaves when the result is read or assigned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nkijax import arrays, dtypes
+from nkijax.dialects.neuronxcc import tensor as t
+from nkijax.dialects.neuronxcc.dtype import name_of
+from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, conjunction, everywhere, region
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, HbmTensor, Tensor, Tile, boxed, broadcast, face, operand, result
+from nkijax.errors import KernelError, Unsupported
+from nkijax.isa.elementwise import TensorTensor
+from nkijax.isa.matmul import NcMatmul
+from nkijax.isa.move import DmaCopy, Memset, TensorCopy
+from nkijax.isa.operators import ALU
+from nkijax.isa.select import AffineSelect, TensorCopyPredicated
+from nkijax.machine import Engine, Memory
+from nkijax.program import Instruction
+from nkijax.trace import current
+from nkijax.view import View
+
+_PATTERN_DIMS = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """An operand of one element a partition: a mask cuts its partitions only."""
+
+    tile: Any  # a Tensor, a number or None
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float | np.number | np.bool_)
+
+
+def masks_of(operands: Sequence[Any]) -> list[Predicate]:
+    """The predicates that operands were subscripted with."""
+    return [x.mask for x in operands if isinstance(x, Tensor) and x.mask is not None]
+
+
+def joint(api: str, mask: Any, operands: Sequence[Any], shape: Sequence[int]) -> Region:
+    """The region that a mask, and those of the operands, leave of an operation's index space."""
+    masks = masks_of(operands)
+    if not masks:
+        return region(mask, shape, api)
+    return region(conjunction(mask, *masks), shape, api)
+
+
+def view_in(x: Any, shape: Sequence[int], where: Region, api: str) -> Any:
+    """An operand of an instruction: a tensor cut to a region, a number as Python's."""
+    if isinstance(x, Column):
+        if not isinstance(x.tile, Tensor):
+            return arrays.static(x.tile)
+        view = operand(x.tile, api=api)
+        box = (where.box[0] if view.shape[0] != 1 else (0, 1), *((0, n) for n in view.shape[1:]))
+        return boxed(view, box)
+    if isinstance(x, Tensor):
+        return in_rows(operand(x, shape, where, api), x)
+    return arrays.static(x)
+
+
+def in_rows(view: View, x: Tensor) -> View:
+    """The view itself; one partition that is to be many is copied to them by DMA."""
+    if not x.on_chip or view.shape[0] == 1 or view.strides[0] != 0 or x.shape[0] != 1:
+        return view
+    one = View(view.buffer, view.offset, view.strides, (1, *view.shape[1:]), view.dtype, view.dynamic)
+    if view.memory is Memory.psum:
+        one = copied(one, view.dtype)
+    wide = View(one.buffer, one.offset, (0, *one.strides[1:]), view.shape, view.dtype, one.dynamic)
+    out = t.allocate(view.shape, view.dtype, Memory.sbuf)
+    current("broadcast").emit(DmaCopy(out, wide))
+    return out
+
+
+def copied(view: View, dtype: str, memory: Memory = Memory.sbuf) -> View:
+    """A copy of a tile, in SBUF."""
+    out = t.allocate(view.shape, dtype, memory)
+    current("copy").emit(TensorCopy(out, view))
+    return out
+
+
+def to_sbuf(view: View) -> View:
+    """The view, or a copy in SBUF of one in PSUM, for engines that do not reach it."""
+    return copied(view, view.dtype) if view.memory is Memory.psum else view
+
+
+def compute(
+    api: str,
+    shape: Sequence[int],
+    dtype: str,
+    make: Callable[..., Instruction | None],
+    operands: Sequence[Any],
+    mask: Any = None,
+    memory: Memory = Memory.sbuf,
+    dst: Tensor | None = None,
+) -> Tile:
+    """A new tile with the result of `make(dst, *views)`, an instruction on `shape` under `mask`.
+
+    Operands are tensors, which broadcast to `shape` from the left, numbers, and `Column`s.  With `dst` the result is
+    written there instead.  `make` may emit instructions of its own first.
+    """
+    where = joint(api, mask, [x.tile if isinstance(x, Column) else x for x in operands], shape)
+    tile = result(where.shape if len(where.shape) > 1 else (*where.shape, 1), dtype, memory, where)
+    if where.empty:
+        return tile
+    views = [view_in(x, shape, where, api) for x in operands]
+    instruction = make(boxed(tile.raw, _padded(where.box, tile.ndim)), *views)
+    if instruction is not None:
+        current(api).emit(instruction)
+        tile.made = instruction
+    if dst is not None:
+        assign(dst, tile)
+    return tile
+
+
+def _padded(box: Box, rank: int) -> Box:
+    return (*box, *((0, 1) for _ in range(rank - len(box))))
+
+
+# ---- reading a result
+
+
+def settle(x: Tile) -> View:
+    """The addresses of a tile whose lanes hold what they should: a masked-off lane of a fresh result reads zero."""
+    if x.settled is not None:
+        return x.settled
+    if x.moved is not None:
+        _restore(x)
+    if x.region is not None and x.region.rest is not None and not x.region.empty:
+        out = t.allocate(x.shape, x.dtype.name, Memory.sbuf, zero=True)
+        box = x.region.box
+        select(boxed(out, box), boxed(x.raw, box), x.region)
+        x.settled = out
+        return out
+    return x.raw
+
+
+def _restore(x: Tile) -> None:
+    """Give back the tile that an assignment did without: its maker writes it after all, a copy the destination."""
+    moved, dst = x.moved, x.raw
+    assert moved is not None
+    view = t.allocate(x.shape, x.dtype.name, x.buffer, zero=x.region is not None)
+    target = view if x.region is None else boxed(view, x.region.box)
+    there: View = moved.dst  # type: ignore[attr-defined]
+    original = dataclasses.replace(moved, dst=target)  # type: ignore[call-arg]
+    if not current("tile").replace(moved, original, TensorCopy(there, target)):
+        raise Unsupported(f"tile {dst!r}: a result that was assigned in a loop is used after it; use the destination")
+    x.moved, x._view = None, view
+
+
+# ---- masks that are no box
+
+
+def predicate_tile(where: Region) -> View:
+    """A uint8 tile of the shape of a region's box: 1 where the mask holds."""
+    shape = where.box_shape
+    sizes = shape if len(shape) > 1 else (*shape, 1)
+    ones = t.allocate(sizes, "uint8", Memory.sbuf)
+    current("mask").emit(Memset(ones, 1))
+    assert where.rest is not None
+    shifted = where.rest.mapped(lambda form: _shifted(form, where))
+    return _selected(shifted, ones, sizes)
+
+
+def _shifted(form: Any, where: Region) -> Any:
+    """A form that counts from the first position of the box."""
+    moved = sum(c * first for c, (first, _) in zip(form.coefficients, where.box, strict=True))
+    return type(form)(form.coefficients, where.box_shape, form.constant + moved)
+
+
+def _selected(predicate: Predicate, tile: View, sizes: Sequence[int]) -> View:
+    """`tile` where a predicate holds, else 0."""
+    recorder = current("mask")
+    if predicate.kind == "and":
+        for part in predicate.parts:
+            tile = _selected(part, tile, sizes)
+        return tile
+    if predicate.kind == "or":
+        found = [_selected(part, tile, sizes) for part in predicate.parts]
+        for other in found[1:]:
+            out = t.allocate(sizes, "uint8", Memory.sbuf)
+            recorder.emit(TensorTensor(out, found[0], other, ALU["maximum"]))
+            found[0] = out
+        return found[0]
+    out = t.allocate(sizes, "uint8", Memory.sbuf)
+    multiplier, pattern = affine_pattern(predicate.form, sizes)
+    recorder.emit(AffineSelect(out, pattern, multiplier, tile, 0, ALU[predicate.kind], predicate.form.constant))
+    return out
+
+
+def affine_pattern(form: Any, sizes: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The channel multiplier and the [step, count] pairs of a form over a tile, free dimensions merged where it can."""
+    coefficients = (*form.coefficients, *(0 for _ in range(len(sizes) - len(form.coefficients))))
+    pairs: list[tuple[int, int]] = []
+    for step, n in zip(coefficients[1:], sizes[1:], strict=True):
+        if n == 1 and pairs:
+            continue
+        if pairs and pairs[-1][0] == step * n:
+            pairs[-1] = (step, pairs[-1][1] * n)
+        else:
+            pairs.append((step, n))
+    if len(pairs) > _PATTERN_DIMS:
+        raise Unsupported(f"mask: an affine predicate over {len(pairs)} free dimensions; at most {_PATTERN_DIMS}")
+    return coefficients[0], tuple(pairs)
+
+
+def select(dst: View, src: View | float, where: Region) -> None:
+    """dst = src where the rest of a region's mask holds; both are cut to its box."""
+    if isinstance(src, View) and src.dtype != dst.dtype:
+        src = copied(src, dst.dtype)
+    predicate = predicate_tile(where)
+    current("mask").emit(TensorCopyPredicated(dst, src, predicate))
+
+
+# ---- assignment
+
+
+def copy_instruction(dst: View, src: View) -> Instruction:
+    """What moves `src` to `dst`: an engine within the chip, else DMA, which does not reach PSUM."""
+    if dst.memory.on_chip and src.memory.on_chip:
+        return TensorCopy(dst, src)
+    return DmaCopy(dst, to_sbuf(src))
+
+
+def assign(dst: Tensor, value: Any) -> None:
+    """dst[...] = value."""
+    if isinstance(value, Tile) and value.reduce is not None:
+        op, value.reduce = value.reduce, None
+        update(op, dst, value)
+    elif isinstance(value, Tensor):
+        _assign_tensor(dst, value)
+    elif is_number(value):
+        fill(dst, arrays.static(value))
+    elif arrays.is_array(value):
+        data = arrays.constant(value, dst.dtype.name)
+        constant = current("assign").constant(data, dst.dtype.name, Memory.private_hbm)
+        _assign_tensor(dst, face(constant))
+    else:
+        raise KernelError(f"assignment value: must be a tile or a number, got {value!r}")
+
+
+def fill(dst: Tensor, value: Any, mask: Any = None) -> None:
+    """dst[...] = a number, where a mask holds."""
+    where = joint("assignment", mask, [dst], dst.shape)
+    if where.empty:
+        return
+    view, value = operand(dst, None, where, "assignment"), fitting(value, dst.dtype.name)
+    if where.rest is None:
+        current("memset").emit(Memset(view, value, Engine.dma if view.memory.is_hbm else Engine.unknown))
+    else:
+        select(view, value, where)
+
+
+def fitting(value: Any, dtype: str) -> Any:
+    """A number as one that Memset takes for a dtype."""
+    if dtypes.is_float(dtype):
+        return float(value)
+    if dtype == "bool":
+        return int(bool(value))
+    info = np.iinfo(dtypes.storage(dtype))
+    return int(min(max(int(value), info.min), info.max))
+
+
+def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None) -> None:
+    where = value.region if isinstance(value, Tile) and value.region is not None else None
+    if where is None and value.raw == dst.raw and not value.mask and not dst.mask:
+        return  # `t[...] += x` has written it
+    dst, value, where = _matched(dst, value, where)
+    if dst.mask is not None or value.mask is not None or mask is not None:
+        inner = joint("assignment", mask, [dst, value], dst.shape)
+        where = inner if where is None else _both(where, inner)
+    where = where or everywhere(dst.shape)
+    if where.empty:
+        return
+    view = operand(dst, None, where, "assignment")
+    if where.rest is None and isinstance(value, Tile) and value.shape == dst.shape and _redirect(value, view, dst, where):
+        return
+    raw = value.raw if isinstance(value, Tile) and value.moved is None and value.region is not None else None
+    source = operand(value, dst.shape, where, "assignment") if raw is None else boxed(broadcast(raw, dst.shape), where.box)
+    source = in_rows(source, value)
+    if where.rest is None:
+        current("assignment").emit(copy_instruction(view, source))
+    else:
+        select(view, source, where)
+
+
+def _both(a: Region, b: Region) -> Region:
+    box = tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a.box, b.box, strict=True))
+    rests = [r.rest for r in (a, b) if r.rest is not None]
+    return Region(a.shape, box, conjunction(*rests) if rests else None)
+
+
+def _matched(dst: Tensor, value: Tensor, where: Region | None) -> tuple[Tensor, Tensor, Region | None]:
+    """Destination and value in one shape: equal, broadcast from the left, or with another factoring of free sizes."""
+    if dst.shape == value.shape or _broadcasts(value.shape, dst.shape):
+        if where is not None and where.shape != dst.shape:
+            where = _stretched(where, dst.shape)
+        return dst, value, where
+    if math.prod(dst.shape) == value.size and (where is None or _rows_only(where)):
+        rows = None if where is None else where.box[0]
+        if value.on_chip and dst.on_chip and value.shape[0] == dst.shape[0] or rows is None or rows == (0, dst.shape[0]):
+            flat = face(operand(value).reshape(dst.shape)) if _reshapes(value, dst.shape) else None
+            if flat is None:
+                return face(operand(dst).reshape(value.shape)), value, where
+            flat.made, flat.region = getattr(value, "made", None), None
+            return dst, flat, None if rows is None else Region(dst.shape, (rows, *((0, n) for n in dst.shape[1:])))
+    raise KernelError(f"assignment value: shape {value.shape} does not fit {dst.shape}")
+
+
+def _reshapes(value: Tensor, shape: Sequence[int]) -> bool:
+    try:
+        operand(value).reshape(shape)
+    except KernelError:
+        return False
+    return True
+
+
+def _broadcasts(own: Sequence[int], shape: Sequence[int]) -> bool:
+    if len(own) > len(shape) and any(n != 1 for n in own[len(shape) :]):
+        return False
+    return all(a in (1, b) for a, b in zip(own, shape, strict=False))
+
+
+def _stretched(where: Region, shape: tuple[int, ...]) -> Region:
+    """The region of a value that is broadcast to `shape`."""
+    box = [(0, n) for n in shape]
+    for axis, (have, n) in enumerate(zip(where.shape, shape, strict=False)):
+        if have == n or where.box[axis][0] >= where.box[axis][1]:
+            box[axis] = where.box[axis]
+    rest = None if where.rest is None else where.rest
+    return region(rest, shape) if rest is not None else Region(shape, tuple(box))
+
+
+def _rows_only(where: Region) -> bool:
+    return where.rest is None and all(b == (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True))
+
+
+def _redirect(value: Tile, view: View, dst: Tensor, where: Region) -> bool:
+    """Let the instruction that made `value` write `view` instead, if it is the last one; whether that was done."""
+    made, recorder = value.made, current("assignment")
+    if made is None or value.moved is not None or recorder.executor is not None:
+        return False
+    own: View = made.dst  # type: ignore[attr-defined]
+    if own.buffer is not value.raw.buffer or own.dtype not in (view.dtype, "float32") or own.shape != view.shape:
+        return False
+    if view.dynamic is not None and view.memory.on_chip:
+        return False
+    changed = dataclasses.replace(made, dst=view)  # type: ignore[call-arg]
+    if not recorder.redirect(made, changed):
+        return False
+    value.moved, value.made = changed, None
+    return True
+
+
+# ---- updates in place
+
+
+def update(op: str, dst: Tensor, value: Any) -> Tensor:
+    """dst = dst <op> value, in place; a matmul's result is accumulated in PSUM by the matmul itself."""
+    if isinstance(value, Tile) and op == "add" and _accumulate(dst, value):
+        return dst
+    if isinstance(value, Tile) and value.region is not None:
+        value.reduce, where = None, value.region
+        if where.empty:
+            return dst
+    mask = None
+    if isinstance(value, Tile) and value.region is not None:
+        mask = box_predicate(value.region)
+    _assign_tensor(dst, OPERATORS["binary"](op, dst, value, mask=mask, dtype=_wide(dst)))
+    return dst
+
+
+def _wide(dst: Tensor) -> str:
+    return "float32" if dst.buffer is Memory.psum else dst.dtype.name
+
+
+def box_predicate(where: Region) -> Predicate:
+    """A region as a predicate again."""
+    return OPERATORS["region_predicate"](where)
+
+
+def _accumulate(dst: Tensor, value: Tile) -> bool:
+    made = value.made
+    if dst.buffer is not Memory.psum or not isinstance(made, NcMatmul) or value.moved is not None:
+        return False
+    where = value.region or everywhere(dst.shape)
+    recorder = current("matmul")
+    if where.rest is not None or dst.mask is not None or recorder.executor is not None or dst.dtype != "float32":
+        return False
+    if dst.shape != value.shape:
+        if dst.shape_2d != value.shape_2d or not _rows_only(where):
+            return False
+        where = Region(dst.shape, (where.box[0], *((0, n) for n in dst.shape[1:])))
+    view = operand(dst, None, where, "matmul")
+    changed = dataclasses.replace(made, dst=view, addend=view, accumulate=True)
+    if not recorder.redirect(made, changed):
+        return False
+    value.moved, value.made = changed, None
+    return True
+
+
+# ---- copies
+
+
+def copy(x: Tensor, dtype: Any = None, mask: Any = None, api: str = "nl.copy", memory: Memory = Memory.sbuf) -> Tile:
+    """A new tile with the elements of `x`, cast."""
+    kind = x.dtype.name if dtype is None else name_of(dtype, api)
+    return compute(api, x.shape, kind, copy_instruction, [x], mask, memory)
+
+
+def broadcast_to(x: Tensor, shape: Sequence[int], dtype: Any = None) -> Tile:
+    """A new tile in which dimensions of size 1 are repeated; partitions by a DMA."""
+    api = "nl.broadcast_to"
+    sizes = tuple(int(n) for n in shape)
+    view, kind = operand(x, api=api), x.dtype.name if dtype is None else name_of(dtype, api)
+    if view.ndim < len(sizes) and not _broadcasts(view.shape, sizes):
+        view = view.reshape((*(1 for _ in range(len(sizes) - view.ndim)), *view.shape)) if view.memory.is_hbm else view
+    wide = broadcast(view, sizes, api)
+    out = result(sizes, kind)
+    made = DmaCopy(out.raw, to_wide(wide)) if sizes[0] != x.shape[0] else copy_instruction(out.raw, wide)
+    current(api).emit(made)
+    out.made = made
+    return out
+
+
+def to_wide(view: View) -> View:
+    """A repeated view that DMA reaches."""
+    if view.memory is not Memory.psum:
+        return view
+    one = View(view.buffer, view.offset, view.strides, (1, *view.shape[1:]), view.dtype, view.dynamic)
+    one = copied(one, view.dtype)
+    return View(one.buffer, one.offset, (0, *one.strides[1:]), view.shape, view.dtype)
+
+
+OPERATORS.update(settle=settle, assign=assign, update=update, copy=copy, broadcast_to=broadcast_to)
+_ = HbmTensor
