@@ -29,8 +29,6 @@ from nkijax.roll import roll
 from nkijax.trace import Recorder, recording
 from nkijax.view import View
 
-DEFAULT_TARGET = "trn3"  # what the vendor's simulator takes when no chip is there
-
 
 counters = {"recorded_instructions": 0, "traces": 0}  # how much work the calls so far have made
 
@@ -46,6 +44,8 @@ class Kernel:
     dialect: Dialect
     grid: tuple[int, ...] = ()
     schedule: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    target: str | None = None
+    mesh_axis: str | tuple[str, ...] | None = None  # what the ranks of collectives count along
 
     def __post_init__(self):
         for attribute in functools.WRAPPER_ASSIGNMENTS:
@@ -76,9 +76,15 @@ class Options:
     max_trips: int | None = None
     loops: str = "auto"
 
-    def resolve(self) -> Target:
-        """The target, from the argument or the environment (`NEURON_PLATFORM_TARGET_OVERRIDE`, `NKI_PRECISE_FP`)."""
-        target = Target.of(self.target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or DEFAULT_TARGET)
+    def resolve(self, kernel: Kernel | None = None, default: str = "trn3") -> Target:
+        """The target: the argument's, the kernel's, the environment's or the dialect's.
+
+        The environment's are `NEURON_PLATFORM_TARGET_OVERRIDE` and `NKI_PRECISE_FP`.
+        """
+        if kernel is not None:
+            default = kernel.dialect.target
+        own = self.target or (kernel.target if kernel is not None else None)
+        target = Target.of(own or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or default)
         precise = os.environ.get("NKI_PRECISE_FP", "1") != "0" if self.precise is None else self.precise
         return target if target.precise == precise else replace(target, precise=precise)
 
@@ -164,14 +170,16 @@ def function(
     precise: bool | None = None,
     max_trips: int | None = None,
     loops: str = "auto",
+    mesh_axis: str | tuple[str, ...] | None = None,
     **static: Any,
 ) -> Callable[..., Any]:
     """The kernel as a pure JAX function of its array arguments, for jit, grad, vmap and shard_map.
 
     `static` are keyword arguments of the kernel, fixed here.  The function takes and returns JAX arrays; it returns
     what the kernel returns, or the arrays that it wrote if it returns nothing.  Run-time errors are not raised.
+    Ranks of `nki.collectives` are the devices along `mesh_axis`, by default along all manual axes of the mesh.
     """
-    kernel = as_kernel(kernel)
+    kernel = replace(as_kernel(kernel), mesh_axis=mesh_axis)
     options = Options(target, precise, max_trips, loops)
 
     @functools.wraps(kernel.function)
@@ -187,7 +195,7 @@ def function(
 def trace(kernel: Any, *args: Any, target: str | Target | None = None, rolled: bool = True, **kwargs: Any) -> Program:
     """The program of a kernel for these arguments (arrays or anything with shape and dtype), rolled by default."""
     call = Call(as_kernel(kernel), args, kwargs)
-    program, _ = _record(call, Options(target).resolve())
+    program, _ = _record(call, Options(target).resolve(call.kernel))
     return roll(program) if rolled else program
 
 
@@ -236,7 +244,7 @@ _lock = threading.RLock()
 
 def _compiled(call: Call, options: Options) -> Compiled:
     """The compiled program of a call, from the cache or made now."""
-    target = options.resolve()
+    target = options.resolve(call.kernel)
     key = (call.key(), target, options.max_trips, options.loops)
     found = _cache.get(key)
     if found is None:
@@ -258,7 +266,7 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
     name = getattr(kernel.function, "__name__", "kernel")
     programs = int(np.prod(kernel.grid, dtype=int)) if kernel.grid else 1
     recorder = Recorder(name, target, executor, programs, dialect.parallel)
-    recorder.grid = kernel.grid
+    recorder.grid, recorder.schedule, recorder.mesh_axis = kernel.grid, kernel.schedule, kernel.mesh_axis
     names = argument_names(call)
     slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
     views = [recorder.argument(s.shape, s.dtype, names.get(s.index, ""), recorder.programs > 1) for s in slots]
@@ -269,6 +277,9 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
             for v, s in zip(views, slots, strict=True)
         )
     trees: list[Any] = []
+
+    if dialect.prepare is not None:
+        dialect.prepare(kernel.function)
 
     def body() -> list[View]:
         args = fill(call.args, views, dialect)
@@ -305,7 +316,7 @@ def _finish(call: Call, compiled: Compiled, result: Result) -> Any:
     if compiled.lowered.sites and not isinstance(result.error, Tracer):
         compiled.lowered.check(np.asarray(result.error))
     if compiled.program.cores > 1 and not isinstance(result.trips, Tracer):
-        check_trips(compiled.program, np.asarray(result.trips))
+        check_trips(compiled.program, np.asarray(result.trips).tolist())
     for observer in observers:
         observer(compiled, result)
     return _deliver(call, compiled.program, compiled.tree, result.outputs, result.written)
@@ -326,7 +337,7 @@ def _deliver(call: Call, program: Program, tree: Any, outputs: Sequence[Any], wr
 
 def _run_eagerly(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Any:
     call = Call(kernel, args, kwargs)
-    target = options.resolve()
+    target = options.resolve(kernel)
     memory = Eager(target)
     program, tree = _record(call, target, memory)
     outputs = [memory.load(v) for v in program.outputs]

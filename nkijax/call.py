@@ -24,6 +24,8 @@ class Dialect:
     grid: Callable[[Any], tuple[int, ...]]  # checks the subscript of `kernel[…]`
     speaks: Callable[[types.FunctionType], bool]  # whether a plain function is written in it
     parallel: bool = True  # whether the programs of a grid are cores that run side by side
+    prepare: Callable[[Callable[..., Any]], None] | None = None  # called with a function before it is traced
+    target: str = "trn3"  # for a kernel that nobody gave one; trn3 is what the vendor's simulator takes
 
 
 DIALECTS: list[Dialect] = []  # the dialects that are imported; the first one takes functions that none speaks for
@@ -57,6 +59,9 @@ class Call:
         return (
             self.kernel.function,
             self.kernel.grid,
+            self.kernel.target,
+            self.kernel.schedule,
+            self.kernel.mesh_axis,
             tuple(map(_key, self.args)),
             tuple((k, _key(v)) for k, v in self.kwargs.items()) if self.kwargs else (),
         )

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from nkijax import access, dtypes
 from nkijax.access import Address
@@ -99,7 +100,7 @@ class Environment:
         return self.arrays[family]
 
     def pack(self, keys: Sequence[Key]) -> list[jax.Array]:
-        """Arrays to carry, each with all the axes that it may get here: a carry keeps its shape."""
+        """Arrays to carry, each with all the axes that it may get here: a carry keeps its shape and type."""
         out = []
         for key in keys:
             if isinstance(key, Family):
@@ -107,7 +108,7 @@ class Environment:
                 out.append(spread(s.array, s.axes, self.place.axes_of(key)))
             else:
                 out.append(self.arrays[key].array)
-        return out
+        return [_varying(x) for x in out]
 
     def unpack(self, keys: Sequence[Key], arrays: Sequence[jax.Array]) -> None:
         """The inverse of `pack`."""
@@ -167,13 +168,21 @@ class Environment:
             moved = {"scalar": index.reshape(())}
         return replace(address, stride=dynamic.stride, limit=dynamic.limit, **moved)
 
-    def load(self, a: Access) -> tuple[jax.Array, Axes]:
-        """The elements of an access, in its view's shape behind one dimension for each of the returned axes."""
+    def load(self, a: Access, summing: Axes = ()) -> tuple[jax.Array, Axes]:
+        """The elements of an access, in its view's shape behind one dimension for each of the returned axes.
+
+        Turns of the repeats in `summing` become more partitions instead of an axis.
+        """
         if a in self.place.loaded:
             found = self.place.loaded[a]
-            return found.array, found.axes
+            return contract(found.array, found.axes, summing)
         s = self.stored(a.family)
         address, moving = self.address(a, s.axes)
+        if summing:
+            merged = _merged(address, moving, summing)
+            if merged is None:
+                return contract(*self.load(a), summing)
+            address, moving = merged
         negative = [k for k in range(len(moving)) if address.strides[k] < 0]
         read = partial(access.read, address=_upward(address, negative))
         for _ in s.axes:
@@ -229,6 +238,12 @@ class Environment:
 # ---- axes
 
 
+def _varying(x: jax.Array) -> jax.Array:
+    """The same array, inside `jax.shard_map` as one that differs between devices, so that a loop may carry it."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    return jnp.where(lax.axis_index(axes) < 0, x, x) if axes else x
+
+
 def in_elements(family: Family, view: View) -> tuple[int, ...]:
     """The family's shape in elements of the view's dtype."""
     shape = family.shape
@@ -252,11 +267,33 @@ def spread(x: jax.Array, axes: Axes, every: Axes) -> jax.Array:
 
 def contract(x: jax.Array, axes: Axes, summing: Axes) -> tuple[jax.Array, Axes]:
     """Merge the summed axes into the partition dimension; an operand that lacks one is repeated along it."""
+    if not summing:
+        return x, axes
     keep = tuple(r for r in axes if r not in summing)
     x = spread(x, axes, (*keep, *summing))
     n, m = len(keep), len(keep) + len(summing) + 1
     terms = int(np.prod(x.shape[n:m], dtype=np.int64))
     return x.reshape(*x.shape[:n], terms, *x.shape[m:]), keep
+
+
+def _merged(address: Address, moving: Axes, summing: Axes) -> tuple[Address, Axes] | None:
+    """The pattern with the summed turns as more partitions, where those lie one after another in storage.
+
+    As `contract` does to elements that were read, but without a copy.
+    """
+    if any(r not in moving for r in summing):
+        return None
+    lead = len(moving)
+    keep = [k for k, r in enumerate(moving) if r not in summing]
+    stride, count = address.strides[lead], address.shape[lead]
+    for r in reversed(summing):
+        k = moving.index(r)
+        if address.strides[k] != stride * count:
+            return None
+        count *= r.count
+    strides = (*(address.strides[k] for k in keep), stride, *address.strides[lead + 1 :])
+    shape = (*(address.shape[k] for k in keep), count, *address.shape[lead + 1 :])
+    return replace(address, strides=strides, shape=shape), tuple(moving[k] for k in keep)
 
 
 def _upward(address: Address, negative: Sequence[int]) -> Address:

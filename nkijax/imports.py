@@ -1,4 +1,4 @@
-"""`install()`: from then on `import nki…` means nkijax in this process."""
+"""`install()`: from then on `import nki…` and `import neuronxcc…` mean nkijax in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from nkijax.dialects import nki
+from nkijax.dialects import neuronxcc, nki
+from nkijax.dialects.neuronxcc import iterators, nccl, private_api, shims, sizes
 
 _MODULES: dict[str, ModuleType] = {
     "nki": nki,
@@ -19,9 +20,34 @@ _MODULES: dict[str, ModuleType] = {
     "nki.isa": nki.isa,
     "nki.isa.constants": nki.isa.constants,
     "nki.language": nki.language,
+    "nki.language.constants": sizes,  # a public kernel of the old dialect imports it from here
     "nki.typing": nki.typing,
+    "neuronxcc": shims.package("neuronxcc", nki=neuronxcc),
+    "neuronxcc.nki": neuronxcc,
+    "neuronxcc.nki.language": neuronxcc.language,
+    "neuronxcc.nki.language.constants": sizes,
+    "neuronxcc.nki.language.iterators": iterators,
+    "neuronxcc.nki.isa": neuronxcc.isa,
+    "neuronxcc.nki.isa.constants": neuronxcc.isa.constants,
+    "neuronxcc.nki.isa.neuron_isa": neuronxcc.isa,
+    "neuronxcc.nki.compiler": neuronxcc.compiler,
+    "neuronxcc.nki.compiler.backends": shims.package("backends"),
+    "neuronxcc.nki.compiler.backends.neuron": shims.package("neuron"),
+    "neuronxcc.nki.compiler.backends.neuron.indexing": shims.indexing,
+    "neuronxcc.nki.compiler.backends.neuron.tensor": shims.tensor,
+    "neuronxcc.nki.typing": neuronxcc.typing,
+    "neuronxcc.nki.nccl": nccl,
+    "neuronxcc.nki.nccl.collectives": nccl,
+    "neuronxcc.nki._private": shims.package("_private"),
+    "neuronxcc.nki._private.private_api": private_api,
+    "neuronxcc.nki._private_kernels": private_api,
+    "neuronxcc.nki._private_kernels.RoPE": private_api,
+    "neuronxcc.nki._private_kernels.qkv": private_api,
+    "neuronxcc.starfish": shims.package("starfish"),
+    "neuronxcc.starfish.support": shims.package("support"),
+    "neuronxcc.starfish.support.util": shims.util,
 }
-_ROOT = "nki"
+_ROOTS = ("nki", "neuronxcc")
 
 
 class _Alias(Loader):
@@ -45,9 +71,11 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname in _MODULES:
             return ModuleSpec(fullname, _Alias(_MODULES[fullname]))
-        if fullname.startswith(_ROOT + "."):
+        root = fullname.partition(".")[0]
+        if root in _ROOTS:
+            known = ", ".join(name for name in _MODULES if name.partition(".")[0] == root)
             raise ModuleNotFoundError(
-                f"No module named '{fullname}': nkijax has {', '.join(_MODULES)} (nkijax.install put them here)",
+                f"No module named '{fullname}': nkijax has {known} (nkijax.install put them here)",
                 name=fullname,
             )
         return None
@@ -58,28 +86,30 @@ _shadowed: dict[str, ModuleType] = {}  # modules of a real package that were imp
 
 
 def install(shadow: bool = False) -> None:
-    """Make `import nki`, `nki.isa`, `nki.language` and their kin mean nkijax, in this process.
+    """Make `import nki`, `import neuronxcc.nki` and their kin mean nkijax, in this process.
 
-    If a package called `nki` is installed, raises ImportError unless `shadow` is true.  Installing twice is harmless.
+    If a package called `nki` or `neuronxcc` is installed, raises ImportError unless `shadow` is true.  Installing
+    twice is harmless.
     """
     if _finder in sys.meta_path:
         return
     if not shadow:
-        _refuse_real()
-    for name in [n for n in sys.modules if n == _ROOT or n.startswith(_ROOT + ".")]:
+        for root in _ROOTS:
+            _refuse_real(root)
+    for name in [n for n in sys.modules if n.partition(".")[0] in _ROOTS]:
         _shadowed[name] = sys.modules.pop(name)
     sys.meta_path.insert(0, _finder)
     sys.modules.update(_MODULES)
 
 
-def _refuse_real() -> None:
-    real = sys.modules.get(_ROOT)
-    spec = importlib.util.find_spec(_ROOT) if real is None else None
-    place = getattr(real, "__file__", None) or (spec and spec.origin)  # a mere folder called `nki` has neither
+def _refuse_real(root: str) -> None:
+    real = sys.modules.get(root)
+    spec = importlib.util.find_spec(root) if real is None else None
+    place = getattr(real, "__file__", None) or (spec and spec.origin)  # a mere folder of that name has neither
     if real is not None or place:
         raise ImportError(
-            f"nkijax.install: a package called '{_ROOT}' is installed ({place}); nkijax.install(shadow=True) hides it",
-            name=_ROOT,
+            f"nkijax.install: a package called '{root}' is installed ({place}); nkijax.install(shadow=True) hides it",
+            name=root,
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from nkijax import access, dtypes
-from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored, contract
+from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored
 from nkijax.errors import KernelError
 from nkijax.machine import Memory
 from nkijax.plan import Plan, plan
@@ -149,9 +149,7 @@ class _Lowering:
             if a.index is not None:
                 valid[key] = self._valid(record, a, env)
             if a.reads:
-                x, own = env.load(a)
-                if summing and a.operand in record.contracts:
-                    x, own = contract(x, own, summing)
+                x, own = env.load(a, summing if a.operand in record.contracts else ())
                 n = len(own)
                 arrays[key], axes[key] = x.reshape(*x.shape[:n], *_flat(a.view.memory, x.shape[n:])), own
         for key, table in bound.immediates.items():

@@ -301,6 +301,9 @@ class Repeat:
 
 Node = Instruction | Loop | Leaf | LoopLeaf | Repeat
 
+Edge = tuple[Instruction, Instruction]
+"""(consumer, producer): the first waits for the second, whatever data ask for."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -322,11 +325,13 @@ class Program:
     loops: tuple[str, ...] = ()  # the site of each dynamic loop, by its `ident`
     loop_cores: tuple[int, ...] = ()  # and the core that runs it
     cores: int = 1
+    edges: tuple[Edge, ...] = ()  # between instructions of the flat program, which has them in that order
 
     def __str__(self) -> str:
         from_ = ", ".join(f"{b.name or b.index}: {b.dtype}{list(b.shape)}" for b in self.arguments)
         lines = [f"program {self.name}({from_}) on {self.target.name}"]
         lines += _text(self.body, 1)
+        lines += [f"  schedule: {c.name} after {p.name}" for c, p in self.edges if c.name and p.name]
         lines.append(f"  return {', '.join(map(repr, self.outputs))}")
         return "\n".join(lines)
 

@@ -124,6 +124,11 @@ def _hbm_bytes(views: Iterable[View]) -> int:
     return sum([v.size * dtypes.size(v.dtype) for v in views if v.buffer.memory in HBM])
 
 
+Edges = Mapping[int, Sequence[int]]
+"""The instructions that an instruction waits for beyond what data ask for; instructions by their `id`."""
+
+_NO_EDGES: Edges = {}
+
 Key = tuple[Buffer, int]
 """A buffer and the copy of the loop body that it belongs to."""
 
@@ -302,18 +307,24 @@ class _Run:
 
 
 def simulate(
-    jobs: Sequence[Job], turns: Sequence[int], regions: Regions, depth: int, claims: Claims, target: Target
+    jobs: Sequence[Job],
+    turns: Sequence[int],
+    regions: Regions,
+    depth: int,
+    claims: Claims,
+    target: Target,
+    edges: Edges = _NO_EDGES,
 ) -> Timing:
     """The times of `jobs`, from empty queues at 0 us.
 
     `turns` says which copy of an unrolled loop body each job is of, `depth` how many dynamic loops are open around it.
     """
-    run = _Run(jobs, *_link(jobs, turns, Hazards(regions, depth), claims))
+    run = _Run(jobs, *_link(jobs, turns, Hazards(regions, depth), claims, edges))
     return run.run(target.value("dma_issue_us"))
 
 
 def _link(
-    jobs: Sequence[Job], turns: Sequence[int], hazards: Hazards, claims: Claims
+    jobs: Sequence[Job], turns: Sequence[int], hazards: Hazards, claims: Claims, edges: Edges
 ) -> tuple[list[list[int]], list[int], list[int]]:
     """For each job: who waits for it, for how many it waits, and who comes next on its engine (-1: none)."""
     after: list[list[int]] = [[] for _ in jobs]
@@ -321,8 +332,13 @@ def _link(
     order = _Order(len(jobs))
     space = {m: Space(claims.free_bytes[m]) for m in ON_CHIP}
     users: dict[Key, dict[str, int]] = {}
+    seen: dict[tuple[int, int], int] = {}  # by instruction and turn
     for node, (made, turn) in enumerate(zip(jobs, turns, strict=True)):
         waits, kept = hazards.visit(node, made.lane, made.reads, made.writes, turn)
+        if edges:
+            before = (seen.get((producer, turn)) for producer in edges.get(id(made.instruction), ()))
+            waits |= {k for k in before if k is not None}
+            seen[id(made.instruction), turn] = node
         for buffer, _ in claims.born.get(node, ()):
             for last in space[buffer.memory].take(partition_bytes(buffer)):
                 for lane, user in last.items():

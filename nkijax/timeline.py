@@ -105,6 +105,9 @@ class Model:
         self._jobs: dict[int, Job] = {}
         self._outer: dict[int, tuple[Buffer, ...]] = {}  # buffers on chip of a loop that are not its body's own
         self._loops: dict[int, LoopRun] = {}
+        self._edges: dict[int, list[int]] = {}
+        for consumer, producer in program.edges:
+            self._edges.setdefault(id(consumer), []).append(id(producer))
         self._collect(program.body, 0)
         self.main = self._time(program.body, 0, 1, ())
 
@@ -175,7 +178,7 @@ class Model:
             dead={k: census.dead[first + k] for k in range(len(steps)) if first + k in census.dead},
         )
         turns = [turn for _, turn in steps]
-        return Stretch(tuple(jobs), simulate(jobs, turns, self._regions, depth, claims, self.target))
+        return Stretch(tuple(jobs), simulate(jobs, turns, self._regions, depth, claims, self.target, self._edges))
 
     def _loop(self, loop: Loop, depth: int, runs: int, outside: tuple[Buffer, ...]) -> LoopRun:
         run = self._loops.get(id(loop))

@@ -16,9 +16,10 @@ import numpy as np
 
 from nkijax import dtypes
 from nkijax.cores import joined
+from nkijax.edges import Named, scheduled
 from nkijax.errors import KernelError, Unsupported, kernel_frame
 from nkijax.machine import Memory, Target
-from nkijax.program import Instruction, Loop, Node, Program
+from nkijax.program import Edge, Instruction, Loop, Node, Program
 from nkijax.view import Buffer, View
 
 
@@ -84,12 +85,15 @@ class Recorder:
         self.name, self.target, self.executor = name, target, executor
         self.programs, self.program_id, self.parallel = programs, 0, parallel
         self.grid: tuple[int, ...] = ()
+        self.mesh_axis: str | tuple[str, ...] | None = None
         self.buffers: list[Buffer] = []
         self.arguments: list[Buffer] = []
         self.constants: dict[int, np.ndarray] = {}
         self._constants: dict[Any, Buffer] = {}
         self.zeros: set[Buffer] = set()
         self.no_reorder = 0
+        self.schedule: Named = ()
+        self.edges: list[Edge] = []
         self.instructions = 0
         self._bodies: list[list[Node]] = [[]]
         self._open: list[_OpenLoop] = []
@@ -98,6 +102,7 @@ class Recorder:
         self._loop_cores: list[int] = []
         self._site_cache: dict[tuple[object, int], str] = {}
         self._frozen: set[Buffer] = set()
+        self.ordered_after: Instruction | None = None  # what nl.no_reorder() keeps the next instruction behind
         self._touched: set[Buffer] = set()
         self._written: set[Buffer] = set()
         self._states: dict[tuple[str, int], View] = {}
@@ -131,6 +136,9 @@ class Recorder:
     def _program(self, outputs: tuple[View, ...], body: list[Node]) -> Program:
         for finish in self.finishing:
             body = finish(self, body)
+        edges: tuple[Edge, ...] = ()
+        if self.executor is None:
+            body, edges = scheduled(body, self.schedule, self.edges)
         written = tuple(i for i, b in enumerate(self.arguments) if b in self._written)
         return Program(
             self.name,
@@ -145,6 +153,7 @@ class Recorder:
             tuple(self._sites),
             tuple(self._loop_cores),
             self.programs if self.parallel else 1,
+            edges,
         )
 
     def site(self) -> str:
@@ -270,6 +279,9 @@ class Recorder:
         if self.executor is not None:
             self.executor.execute(instruction)
         else:
+            if self.no_reorder and self.ordered_after is not None:
+                self.edges.append((instruction, self.ordered_after))
+            self.ordered_after = instruction if self.no_reorder else None
             self._bodies[-1].append(instruction)
         return instruction
 

@@ -30,7 +30,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 3])
 def test_sum_of_any_dtypes(n, dtype):
     kinds = [dtype, "float32", "int16"][:n]
     pairs = [store(random((4, 6), kind, seed), kind, HBM) for seed, kind in enumerate(kinds)]
@@ -38,7 +38,7 @@ def test_sum_of_any_dtypes(n, dtype):
     memory = {dst.buffer: fresh(dst.buffer)}
     for _, more in pairs:
         memory |= more
-    execute(DmaCompute(dst, [src for src, _ in pairs], ADD), memory, traced=True)
+    execute(DmaCompute(dst, [src for src, _ in pairs], ADD), memory, traced=dtype == "float16")
     total = sum((load(src, memory).astype(np.float32) for src, _ in pairs), np.zeros((4, 6), np.float32))
     np.testing.assert_array_equal(load(dst, memory), reference_cast(total, dtype))
 

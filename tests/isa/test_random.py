@@ -146,33 +146,33 @@ def test_a_stored_state_resumes(engine):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_rng_truncates_to_the_least_significant_bits(dtype):
-    words, kind = Generator().draw(8, 32), np.dtype(dtype)
-    got = Generator().draw(8, 32, dtype)
+    words, kind = Generator().draw(8, 16), np.dtype(dtype)
+    got = Generator().draw(8, 16, dtype)
     np.testing.assert_array_equal(got.view(f"u{kind.itemsize}"), words.astype(f"u{kind.itemsize}"))
 
 
 def test_rng_writes_part_of_a_tile():
     g = Generator()
-    out = g.new(4, 3, 8)
-    execute(Rng(out.slice(0, 1, 3).slice(2, 0, 8, 2), V, g.lanes(2)), g.memory)
+    out = g.new(9, 2, 16)
+    execute(Rng(out.slice(0, 1, 9).slice(2, 0, 16, 2), V, g.lanes(8)), g.memory)
     want = fresh(out.buffer)
-    want[1:3, :, ::2] = Generator().draw(2, 12).reshape(2, 3, 4)
+    want[1:, :, ::2] = Generator().draw(8, 16).reshape(8, 2, 8)
     np.testing.assert_array_equal(g.memory[out.buffer], want)
 
 
 def test_bits_are_fair():
-    bits = np.unpackbits(Generator().draw(128, 256).view(np.uint8).reshape(-1, 4), axis=1)
+    bits = np.unpackbits(Generator().draw(128, 16).view(np.uint8).reshape(-1, 4), axis=1)
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in ("float8_e4m3fn", "bool")])
 def test_rand2_is_uniform_and_cast(dtype):
-    exact = Generator().uniform(16, 64, -3.0, 5.0)
+    exact = Generator().uniform(128, 16, -3.0, 5.0)
     assert exact.min() >= -3 and exact.max() <= 5
     assert abs(exact.mean() - 1) < 5 * 8 / np.sqrt(12 * exact.size)
     assert abs(exact.var() - 64 / 12) < 0.5
     want = tfloat32(exact) if dtype == "tfloat32" else reference_cast(exact, dtype)
-    np.testing.assert_array_equal(Generator().uniform(16, 64, -3.0, 5.0, dtype), want)
+    np.testing.assert_array_equal(Generator().uniform(128, 16, -3.0, 5.0, dtype), want)
 
 
 def tfloat32(x):
@@ -182,29 +182,29 @@ def tfloat32(x):
 
 
 def test_rand2_takes_words_in_order():
-    words = Generator().draw(4, 8)
+    words = Generator().draw(8, 16)
     want = (words >> 8).astype(np.float32) * np.float32(2.0**-24)
-    np.testing.assert_array_equal(Generator().uniform(4, 8, 0, 1), want)
+    np.testing.assert_array_equal(Generator().uniform(8, 16, 0, 1), want)
 
 
 def test_rand2_bounds_for_each_partition():
     g = Generator()
-    low, high = np.array([[0], [-10], [100], [3]], np.float32), np.array([[1], [-9], [200], [3]], np.float32)
-    x = g.uniform(4, 64, g.put(low), g.put(high))
+    low, high = np.array([[0], [-10], [100], [3]] * 2, np.float32), np.array([[1], [-9], [200], [3]] * 2, np.float32)
+    x = g.uniform(8, 16, g.put(low), g.put(high))
     assert (x >= low).all() and (x <= high).all() and (x[3] == 3).all() and x[2].std() > 10
 
 
 def test_rand2_gradients_of_the_bounds():
-    g, dst = Generator(), tile((4, 64))
-    low, high = tile((4, 1)), tile((4, 1))
-    instruction = Rand2(dst, low, high, g.lanes(4))
+    g, dst = Generator(), tile((8, 16))
+    low, high = tile((8, 1)), tile((8, 1))
+    instruction = Rand2(dst, low, high, g.lanes(8))
     state = jnp.asarray(load(instruction.state, g.memory))
 
     def total(a, b):
         return instruction.run(Reader({low: a, high: b, instruction.state: state}, {}))[0].mean(axis=1).sum()
 
-    for grad in jax.grad(total, (0, 1))(jnp.zeros((4, 1)), jnp.ones((4, 1))):
-        assert (np.abs(np.asarray(grad) - 0.5) < 0.2).all()
+    for grad in jax.grad(total, (0, 1))(jnp.zeros((8, 1)), jnp.ones((8, 1))):
+        assert (np.abs(np.asarray(grad) - 0.5) < 0.3).all()
 
 
 # ---- dropout
@@ -223,44 +223,44 @@ def test_dropout_of_0_keeps_bits_and_of_1_zeros_all(dtype):
 
 def test_trap_27_dropout_does_not_rescale():
     g = Generator()
-    data = g.put(np.full((128, 256), 3.0), "bfloat16")
+    data = g.put(np.full((128, 16), 3.0), "bfloat16")
     x = g.drop(data, 0.25).astype(np.float32)
     assert set(np.unique(x)) == {0.0, 3.0}
     assert abs((x == 0).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / x.size)
 
 
 def test_dropout_drops_where_a_uniform_number_is_below_prob():
-    u = Generator().uniform(8, 32, 0, 1)
+    u = Generator().uniform(8, 16, 0, 1)
     g = Generator()
     prob = np.linspace(0, 1, 8, dtype=np.float32).reshape(8, 1)
-    data = random((8, 32)) + 100
+    data = random((8, 16)) + 100
     got = g.drop(g.put(data), g.put(prob))
     np.testing.assert_array_equal(got, np.where(u < prob, 0, data))
 
 
 def test_dropout_of_a_part_in_place():
     g = Generator()
-    data = g.put(random((4, 3, 8)) + 100)
-    part = data.slice(0, 2, 4).slice(2, 0, 8, 2)
-    execute(Dropout(part, part, 0.5, g.lanes(2)), g.memory, traced=True)
-    want = random((4, 3, 8)) + 100
-    keep = Generator().uniform(2, 12, 0, 1).reshape(2, 3, 4) >= 0.5
-    want[2:, :, ::2] *= keep
+    data = g.put(random((9, 2, 16)) + 100)
+    part = data.slice(0, 1, 9).slice(2, 0, 16, 2)
+    execute(Dropout(part, part, 0.5, g.lanes(8)), g.memory)
+    want = random((9, 2, 16)) + 100
+    keep = Generator().uniform(8, 16, 0, 1).reshape(8, 2, 8) >= 0.5
+    want[1:, :, ::2] *= keep
     np.testing.assert_array_equal(g.memory[data.buffer], want)
 
 
 def test_case_6_a_fully_dropped_row_is_zero_with_finite_gradients():
     """Softmax first, dropout after."""
     g = Generator()
-    data, dst = tile((4, 16)), tile((4, 16))
-    prob = g.put([[1.0], [0.5], [0.0], [0.5]])
-    instruction = Dropout(dst, data, prob, g.lanes(4))
-    tiles = {prob: jnp.asarray(load(prob, g.memory)), instruction.state: jnp.asarray(load(g.lanes(4), g.memory))}
+    data, dst = tile((8, 16)), tile((8, 16))
+    prob = g.put([[1.0], [0.5], [0.0], [0.5]] * 2)
+    instruction = Dropout(dst, data, prob, g.lanes(8))
+    tiles = {prob: jnp.asarray(load(prob, g.memory)), instruction.state: jnp.asarray(load(g.lanes(8), g.memory))}
 
     def dropped(x):
         return instruction.run(Reader({**tiles, data: jax.nn.softmax(x, axis=1)}, {}))[0]
 
-    x = jnp.asarray(random((4, 16)))
+    x = jnp.asarray(random((8, 16)))
     grad = jax.jit(jax.grad(lambda x: (dropped(x) ** 2).sum()))(x)
     assert not dropped(x)[0].any() and np.isfinite(grad).all() and not grad[0].any() and grad[2].any()
 

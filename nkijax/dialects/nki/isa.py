@@ -38,6 +38,7 @@ from nkijax.dialects.nki.isa_compute import (
     tensor_tensor_scan,
 )
 from nkijax.dialects.nki.isa_data import (
+    dma_compute,
     dma_copy,
     dma_transpose,
     memset,
@@ -50,6 +51,8 @@ from nkijax.dialects.nki.isa_data import (
     tensor_copy,
     tensor_copy_predicated,
 )
+from nkijax.dialects.nki.isa_mx import nc_matmul_mx, quantize_mx
+from nkijax.dialects.nki.isa_random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
 from nkijax.dialects.nki.isa_reduce import (
     activate2,
     bn_aggr,
@@ -92,17 +95,7 @@ def get_nc_sub_version() -> int:
 
 
 # Documented instructions that are not here yet.
-NOT_YET = (
-    "dma_compute",
-    "dropout",
-    "nc_matmul_mx",
-    "quantize_mx",
-    "rand2",
-    "rand_get_state",
-    "rand_set_state",
-    "rng",
-    "set_rng_seed",
-)
+NOT_YET: tuple[str, ...] = ()
 
 
 def __getattr__(name: str) -> Any:

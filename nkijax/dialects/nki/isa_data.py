@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from nkijax.dialects.nki.constants import dge_mode, engine, matmul_perf_mode, oob_mode
 from nkijax.dialects.nki.emit import NkiInstruction, emit, operand
+from nkijax.dialects.nki.ops import alu
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.tensor import NkiTensor, view_of
+from nkijax.isa.dma_compute import DmaCompute
 from nkijax.isa.matmul import matmul_instructions
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.isa.register import RegisterLoad, RegisterMove, RegisterStore
@@ -26,6 +28,15 @@ def dma_copy(
     """dst[...] = cast(src[...]) between HBM and SBUF, in row-major order; sizes agree, shapes need not."""
     to, of = view_of("nki.isa.dma_copy dst", dst), view_of("nki.isa.dma_copy src", src)
     return emit(DmaCopy(to, of, priority, oob_mode, dge_mode, engine, name=name))
+
+
+def dma_compute(
+    dst, srcs, reduce_op, scales=None, unique_indices=True, oob_mode=oob_mode.error, name=None
+) -> NkiInstruction:
+    """dst[...] = cast(the sum of all srcs), up to 16, in HBM and SBUF; with a vector_offset a read-modify-write."""
+    to = view_of("nki.isa.dma_compute dst", dst)
+    views = tuple(view_of(f"nki.isa.dma_compute srcs[{i}]", src) for i, src in enumerate(srcs))
+    return emit(DmaCompute(to, views, alu(reduce_op), scales, unique_indices, oob_mode, name=name))
 
 
 def tensor_copy(dst, src, engine=engine.unknown, name=None, dtype=None) -> NkiInstruction:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from nkijax.dialects.nki import later
+from nkijax.dialects.nki.chance import dropout, rand, random_seed
 from nkijax.dialects.nki.choosing import gather_flattened, where
 from nkijax.dialects.nki.control import (
     affine_range,
@@ -149,10 +150,6 @@ from nkijax.dialects.nki.tile_size import tile_size
 DType = str
 bool = bool_  # undocumented, in use
 range = static_range  # undocumented, in use
-
-# Documented functions that are not here yet.
-NOT_YET = ("dropout", "rand", "random_seed")
-
 
 def __getattr__(name: str) -> Any:
     return later.attribute("nki.language", name, NOT_YET, globals())

@@ -18,11 +18,15 @@ from nkijax.program import Instruction
 # Names, order and defaults of NKI 0.6; after `|` what nkijax accepts beside them, because kernels pass it.
 SIGNATURES = """
 dma_copy(dst, src, priority=None, oob_mode=oob_mode.error, dge_mode=dge_mode.unknown, engine=engine.unknown, name=None)
+dma_compute(dst, srcs, reduce_op, scales=None, unique_indices=True, oob_mode=oob_mode.error, name=None)
 tensor_copy(dst, src, engine=engine.unknown, name=None | dtype=None)
 memset(dst, value, engine=engine.unknown, name=None)
 tensor_copy_predicated(dst, src, predicate, reverse_pred=False, name=None)
 nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False,
     accumulate=None, tile_position=(), tile_size=(), perf_mode=matmul_perf_mode.none, name=None)
+nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_position=None, tile_size=None,
+    accumulate=None, name=None)
+quantize_mx(dst, src, dst_scale, name=None)
 nc_transpose(dst, data, engine=engine.unknown, name=None)
 dma_transpose(dst, src, axes=None, priority=None, dge_mode=dge_mode.unknown, oob_mode=oob_mode.error, name=None)
 tensor_tensor(dst, data1, data2, op, engine=engine.unknown, name=None)
@@ -58,6 +62,12 @@ local_gather(dst, src_buffer, index, num_elem_per_idx=1, num_valid_indices=None,
 nc_n_gather(dst, data, indices, name=None)
 sequence_bounds(dst, segment_ids, name=None)
 nonzero_with_count(dst, src, index_offset=0, padding_val=-1, name=None)
+rng(dst, engine=engine.vector, name=None)
+rand2(dst, min, max, name=None)
+dropout(dst, data, prob, name=None)
+set_rng_seed(src_seeds, name=None)
+rand_set_state(src_seeds, engine=engine.gpsimd, name=None)
+rand_get_state(dst, engine=engine.gpsimd, name=None)
 register_alloc(x=None)
 register_move(dst, src)
 register_load(dst, src)

@@ -1,0 +1,134 @@
+"""The tensor engine in the old dialect: nc_matmul, and `nl.matmul` and `nl.transpose` on it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nkijax import dtypes
+from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc import tensor as t
+from nkijax.dialects.neuronxcc.emit import copied, joint, to_sbuf
+from nkijax.dialects.neuronxcc.index import Index
+from nkijax.dialects.neuronxcc.isa_compute import tile_of
+from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, as_predicate, region
+from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand, result
+from nkijax.errors import KernelError, Unsupported
+from nkijax.isa.matmul import MatmulPerfMode, NcMatmul
+from nkijax.isa.move import Memset
+from nkijax.machine import Memory
+from nkijax.trace import current
+from nkijax.view import View
+
+_API = "nki.isa.nc_matmul"
+_WIDE = ("float32", "tfloat32")
+_ROWS = 2  # that double_row contracts at once
+
+
+def nc_matmul(
+    stationary,
+    moving,
+    *,
+    is_stationary_onezero=False,
+    is_moving_onezero=False,
+    is_transpose=False,
+    tile_position=(),
+    tile_size=(),
+    perf_mode=None,
+    mask=None,
+    **hints,
+) -> Tile:
+    """stationary (K, M) transposed times moving (K, N …), into PSUM in float32: (M, N …).
+
+    `mask` is on the result, or on the free dimension of `stationary` where only that fits.  Lanes that a mask on an
+    operand hides on the contracted dimension add nothing; on a free one they are not written.  `perf_mode`
+    "double_row_gen3" contracts operands (K, 2, M) and (K, 2, N).  `is_transpose` changes no value.
+    """
+    del hints, is_transpose
+    s, m = tile_of(stationary, f"{_API} stationary"), tile_of(moving, f"{_API} moving")
+    double = perf_mode is not None and "double_row" in str(perf_mode)
+    left, right = _free(s, double), _free(m, double)
+    where = _result_region(mask, (math.prod(left), *right))
+    s_in, m_in = joint(_API, None, [s], s.shape), joint(_API, None, [m], m.shape)
+    if s_in.rest is not None:
+        s, s_in = _zeroed(s, s_in), region(None, s.shape)
+    if m_in.rest is not None:
+        m, m_in = _zeroed(m, m_in), region(None, m.shape)
+    rows = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in [(s_in.box[0], m_in.box[0])])[0]
+    where = _cut(where, s_in, m_in, double, left)
+    tile = result(where.shape if len(where.shape) > 1 else (*where.shape, 1), "float32", Memory.psum, where)
+    if where.empty or rows[0] >= rows[1]:
+        return tile
+    a = operand(s, None, _operand_region(s, rows, _flat(where.box[:1], left), double), _API)
+    b = operand(m, None, _operand_region(m, rows, where.box[1:], double), _API)
+    mode = MatmulPerfMode.double_row if double else MatmulPerfMode.none
+    onezero = bool(is_stationary_onezero), bool(is_moving_onezero)
+    dst = boxed(tile.raw, (*where.box, *((0, 1) for _ in range(tile.ndim - len(where.box)))))
+    made = NcMatmul(dst, *_paired(a, b), *onezero, False, False, tuple(tile_position), tuple(tile_size), mode)
+    current(_API).emit(made)
+    tile.made = made
+    return tile
+
+
+def _free(x: Tensor, double: bool) -> tuple[int, ...]:
+    """The free dimensions that are not contracted."""
+    if double and (x.ndim < 3 or x.shape[1] != _ROWS):
+        raise KernelError(f"{_API}: with double_row operands must be (K, {_ROWS}, …), got {x.shape}")
+    return x.shape[2:] if double else x.shape[1:]
+
+
+def _flat(box: Box, left: tuple[int, ...]) -> Box:
+    """The box of the stationary's free dimensions: M may be several of them, then it is not cut."""
+    if len(left) == 1:
+        return box
+    if box[0] != (0, math.prod(left)):
+        raise Unsupported(f"{_API} mask: on a stationary with several free dimensions; reshape it first")
+    return tuple((0, n) for n in left)
+
+
+def _result_region(mask: Any, shape: tuple[int, ...]) -> Region:
+    """The region of the result; a mask of shape (1, M) is on the stationary's free dimension."""
+    if isinstance(mask, Predicate):
+        own = mask.shape
+        fits = all(n in (1, size) for n, size in zip(own, shape, strict=False)) and len(own) <= len(shape)
+        if not fits and len(own) == 2 and own[0] == 1 and own[1] == shape[0]:
+            mask = mask.mapped(lambda form: Index(form.coefficients[1:], form.extents[1:], form.constant))
+    return region(None if mask is None else as_predicate(mask), shape, _API)
+
+
+def _cut(where: Region, s: Region, m: Region, double: bool, left: tuple[int, ...]) -> Region:
+    """The region of the result without what operands hide on their free dimensions."""
+    skip = 2 if double else 1
+    free = (s.box[skip] if len(left) == 1 else (0, math.prod(left)), *m.box[skip:])
+    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(where.box, free, strict=True))
+    return Region(where.shape, box, where.rest)
+
+
+def _operand_region(x: Tensor, rows: tuple[int, int], free: Box, double: bool) -> Region:
+    return Region(x.shape, (rows, *(((0, _ROWS),) if double else ()), *free))
+
+
+def _zeroed(x: Tensor, where: Region) -> Tensor:
+    """A copy of an operand that is zero where a mask that is no box hides it."""
+    out = t.allocate(x.shape, str(x.dtype), Memory.sbuf, zero=True)
+    current(_API).emit(Memset(out, emit.fitting(0, str(x.dtype))))
+    if not where.empty:
+        emit.select(boxed(out, where.box), operand(x, None, where, _API), where)
+    return t.face(out)
+
+
+def _paired(a: View, b: View) -> tuple[View, View]:
+    """The operands as the tensor engine takes them: in SBUF, both wide or both narrow floats."""
+    a, b = _float(to_sbuf(a)), _float(to_sbuf(b))
+    if (a.dtype in _WIDE) != (b.dtype in _WIDE):
+        a, b = (x if x.dtype in _WIDE else copied(x, "float32") for x in (a, b))
+    return a, b
+
+
+def _float(x: View) -> View:
+    """Integers as floats that hold them."""
+    if dtypes.is_float(x.dtype):
+        return x
+    return copied(x, "bfloat16" if dtypes.size(x.dtype) == 1 else "float32")
+
+

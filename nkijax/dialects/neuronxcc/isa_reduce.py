@@ -1,0 +1,199 @@
+"""Reductions, statistics and selections with a running maximum of `neuronxcc.nki.isa`.
+
+Each function makes its result and emits the instruction's entry of `nkijax.isa`, whose docstring says what it computes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nkijax import arrays
+from nkijax.dialects.neuronxcc import constants, emit
+from nkijax.dialects.neuronxcc import reduce as free
+from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
+from nkijax.dialects.neuronxcc.isa_compute import (
+    accumulator,
+    alu,
+    as_float32,
+    column_result,
+    kind_of,
+    number_or_column,
+    one_in_sbuf,
+    reduction,
+    spread,
+    tile_of,
+)
+from nkijax.dialects.neuronxcc.isa_dma import truth
+from nkijax.dialects.neuronxcc.predicate import Region
+from nkijax.dialects.neuronxcc.tensor import Tile, boxed, operand, result
+from nkijax.errors import KernelError, Unsupported
+from nkijax.isa.operators import ReduceCmd
+from nkijax.isa.reduce import TensorPartitionReduce
+from nkijax.isa.selecting import RangeSelect, SelectReduce
+from nkijax.isa.statistics import BnAggr, BnStats
+from nkijax.machine import Generation, Memory
+from nkijax.program import Instruction
+from nkijax.trace import current
+from nkijax.view import View
+
+_API = "nki.isa"
+
+
+def tensor_reduce(op, data, axis, *, mask=None, dtype=None, negate=False, keepdims=False, **hints) -> Tile:
+    """`data` reduced by an operator over free dimensions, times -1 if `negate`; masked-off lanes are left out."""
+    del hints
+    api = f"{_API}.tensor_reduce"
+    row = reduction(op, f"{api} op")
+    return free.reduced(api, row, tile_of(data, f"{api} data"), axis, dtype, mask, keepdims, bool(negate))
+
+
+def tensor_partition_reduce(op, data, *, mask=None, dtype=None, **hints) -> Tile:
+    """`data` (P, F …) reduced by an operator over the partitions: (1, F …)."""
+    del hints
+    api = f"{_API}.tensor_partition_reduce"
+    tile, row = tile_of(data, f"{api} data"), reduction(op, f"{api} op")
+    where = joint(api, mask, [tile], tile.shape)
+    shape = (1, *tile.shape[1:])
+    into = where.projected((-1, *range(1, tile.ndim)), shape)
+    out = result(shape, kind_of(dtype, tile.dtype, api), Memory.sbuf, into)
+    if where.empty:
+        return out
+    if where.rest is not None:
+        raise Unsupported(f"{api} mask: must bound each dimension by itself")
+    made = TensorPartitionReduce(boxed(out.raw, into.box), row, to_sbuf(operand(tile, None, where, api)))
+    current(api).emit(made)
+    out.made = made
+    return out
+
+
+def _statistics(api: str, entry: type, data: Any, count: int, mask: Any, dtype: Any) -> Tile:
+    tile = tile_of(data, f"{api} data")
+    where = joint(api, mask, [tile], tile.shape)
+    if where.rest is not None:
+        raise Unsupported(f"{api} mask: must bound each dimension by itself")
+    shape = (tile.shape[0], count)
+    into = Region(shape, (where.box[0], (0, 0) if where.empty else (0, count)))
+    out = result(shape, kind_of(dtype, tile.dtype, api), Memory.sbuf, into)
+    if not where.empty:
+        made = entry(boxed(out.raw, into.box), operand(tile, None, where, api))
+        current(api).emit(made)
+        out.made = made
+    return out
+
+
+def bn_stats(data, *, mask=None, dtype=None, **hints) -> Tile:
+    """Count, mean and variance * count of the even, then of the odd columns, without masked-off lanes: (P, 6)."""
+    del hints
+    return _statistics(f"{_API}.bn_stats", BnStats, data, 6, mask, dtype)
+
+
+def bn_aggr(data, *, mask=None, dtype=None, **hints) -> Tile:
+    """Mean and variance of what groups of bn_stats describe: (P, 2)."""
+    del hints
+    return _statistics(f"{_API}.bn_aggr", BnAggr, data, 2, mask, dtype)
+
+
+# ---- selections with a running maximum
+
+
+def select_reduce(
+    *,
+    dst,
+    predicate,
+    on_true,
+    on_false,
+    reduce_res=None,
+    reduce_cmd=constants.reduce_cmd.idle,
+    reduce_op=np.amax,
+    reverse_pred=False,
+    mask=None,
+    dtype=None,
+    **hints,
+) -> None:
+    """dst = on_true where predicate is not zero, else on_false; reduce_res takes the running maximum over F."""
+    del hints, dtype
+    api = f"{_API}.select_reduce"
+    to, chosen, tile = (tile_of(x, f"{api} {n}") for n, x in (("dst", dst), ("predicate", predicate), ("on_true", on_true)))
+    where = joint(api, mask, [to, chosen, tile], to.shape)
+    if where.empty:
+        return
+    if where.rest is not None:
+        raise Unsupported(f"{api} mask: must bound each dimension by itself")
+    flags, x = (emit.view_in(v, to.shape, where, api) for v in (chosen, tile))
+    if flags.dtype not in ("int8", "uint8", "int16", "uint16", "bool"):
+        flags = _narrow(truth(flags))
+    if x.dtype in ("int32", "uint32", "tfloat32"):
+        x = copied(x, "float32")
+    x, flags = one_in_sbuf(x, flags)
+    other = spread(emit.view_in(number_or_column(on_false, f"{api} on_false"), to.shape, where, api), x)
+    uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
+    entry = SelectReduce(
+        operand(to, None, where, api),
+        flags,
+        x,
+        other,
+        column_result(reduce_res, where, f"{api} reduce_res"),
+        reduce_cmd,
+        reduction(reduce_op, f"{api} reduce_op"),
+        bool(reverse_pred),
+        accumulator("vector", x) if uses else None,
+    )
+    current(api).emit(entry)
+
+
+def _narrow(flags: View) -> View:
+    """Flags of 32 bits as those of 8."""
+    return emit.copied(flags, "uint8") if flags.dtype == "uint32" else flags
+
+
+def range_select(
+    *,
+    on_true_tile,
+    comp_op0,
+    comp_op1,
+    bound0,
+    bound1,
+    reduce_cmd=constants.reduce_cmd.idle,
+    reduce_res=None,
+    reduce_op=np.amax,
+    range_start=0,
+    on_false_value=constants.fp32.min,
+    mask=None,
+    dtype=None,
+    **hints,
+) -> Tile:
+    """on_true_tile where the column, counted from range_start, meets both bounds, else the least float32."""
+    del hints
+    api = f"{_API}.range_select"
+    tile = tile_of(on_true_tile, f"{api} on_true_tile")
+    first, second = alu(comp_op0, f"{api} comp_op0"), alu(comp_op1, f"{api} comp_op1")
+    assert first is not None and second is not None
+    where = joint(api, mask, [tile], tile.shape)
+    moved = 0 if len(where.shape) == 1 or where.empty else where.box[1][0]
+    uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
+    fold = reduction(reduce_op, f"{api} reduce_op")
+
+    def make(dst: View, x: View, low: Any, high: Any) -> Instruction:
+        return RangeSelect(
+            dst,
+            x,
+            first,
+            second,
+            spread(as_float32(low), x),
+            spread(as_float32(high), x),
+            reduce_cmd,
+            column_result(reduce_res, where, f"{api} reduce_res"),
+            fold,
+            int(range_start) + moved,
+            float(arrays.static(on_false_value)),
+            accumulator("vector", x) if uses else None,
+        )
+
+    if current(api).target.generation < Generation.gen3:
+        raise KernelError(f"{api}: needs gen3 or later, got {current(api).target.name}")
+    bounds = [number_or_column(b, f"{api} {n}") for b, n in ((bound0, "bound0"), (bound1, "bound1"))]
+    return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, [tile, *bounds], mask)
+
+
