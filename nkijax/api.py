@@ -23,7 +23,7 @@ from nkijax.cores import check_trips
 from nkijax.cost import Cost, cost
 from nkijax.eager import Eager
 from nkijax.lower import Lowered, Result, lower
-from nkijax.machine import Target
+from nkijax.machine import Generation, Target
 from nkijax.program import Program
 from nkijax.roll import roll
 from nkijax.trace import Recorder, recording
@@ -269,11 +269,15 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
     recorder.grid, recorder.schedule, recorder.mesh_axis = kernel.grid, kernel.schedule, kernel.mesh_axis
     names = argument_names(call)
     slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
-    views = [recorder.argument(s.shape, s.dtype, names.get(s.index, ""), recorder.programs > 1) for s in slots]
+    kinds = [dtypes.argument(s.dtype, target.generation >= Generation.gen4) for s in slots]
+    views = [
+        recorder.argument(s.shape, kind, names.get(s.index, ""), recorder.programs > 1)
+        for s, kind in zip(slots, kinds, strict=True)
+    ]
     if executor is not None:
         executor.zeros, executor.constants = recorder.zeros, recorder.constants
         executor.arrays.update(
-            (v.buffer, jax.numpy.asarray(arrays.to_jax(call.arrays[s.index]), dtypes.storage(s.dtype, target.precise)))
+            (v.buffer, jax.numpy.asarray(arrays.to_jax(call.arrays[s.index]), dtypes.storage(v.dtype, target.precise)))
             for v, s in zip(views, slots, strict=True)
         )
     trees: list[Any] = []
@@ -283,7 +287,12 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
 
     def body() -> list[View]:
         args = fill(call.args, views, dialect)
-        returned = kernel.function(*args, **fill(call.kwargs, views, dialect))
+        try:
+            returned = kernel.function(*args, **fill(call.kwargs, views, dialect))
+        except TypeError as error:
+            if dialect.explain is not None:
+                dialect.explain(error)
+            raise
         outputs: list[View] = []
         trees.append(outputs_of(returned, dialect, outputs))
         return outputs

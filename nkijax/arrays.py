@@ -76,6 +76,8 @@ def from_jax(x: jax.Array, kind: str) -> Any:
     out = np.array(x)
     if kind == "torch":
         torch = sys.modules["torch"]
+        if out.dtype == jnp.float8_e4m3:  # torch has the OCP format only
+            out = out.astype(jnp.float8_e4m3fn)
         name = dtypes.of(out.dtype)
         flat = torch.from_numpy(np.ascontiguousarray(out).reshape(-1).view(np.uint8))
         return flat.view(getattr(torch, name)).reshape(out.shape)

@@ -25,6 +25,7 @@ class Dialect:
     speaks: Callable[[types.FunctionType], bool]  # whether a plain function is written in it
     parallel: bool = True  # whether the programs of a grid are cores that run side by side
     prepare: Callable[[Callable[..., Any]], None] | None = None  # called with a function before it is traced
+    explain: Callable[[TypeError], None] | None = None  # told of a TypeError of a kernel, to add notes to it
     target: str = "trn3"  # for a kernel that nobody gave one; trn3 is what the vendor's simulator takes
 
 

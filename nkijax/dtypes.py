@@ -97,6 +97,11 @@ def is_fp8(dtype: str) -> bool:
     return KINDS[dtype].family == "float" and size(dtype) == 1
 
 
+def argument(dtype: str, ocp: bool) -> str:
+    """The dtype that a kernel argument arrives as: cores without the OCP format have its values as float8_e4m3."""
+    return "float8_e4m3" if dtype == "float8_e4m3fn" and not ocp else dtype
+
+
 def storage(dtype: str, precise: bool = True) -> np.dtype:
     """The JAX dtype that stores `dtype`; with `precise=False` every float is stored as float32."""
     kind = KINDS[dtype]

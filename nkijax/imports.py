@@ -22,6 +22,7 @@ _MODULES: dict[str, ModuleType] = {
     "nki.language": nki.language,
     "nki.language.constants": sizes,  # a public kernel of the old dialect imports it from here
     "nki.typing": nki.typing,
+    **nki.shims.MODULES,
     "neuronxcc": shims.package("neuronxcc", nki=neuronxcc),
     "neuronxcc.nki": neuronxcc,
     "neuronxcc.nki.language": neuronxcc.language,

@@ -18,7 +18,7 @@ def same(got, want):
         np.testing.assert_array_equal(np.asarray(g), w)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["float32", "bfloat16"]))
 def test_lowering_rolled_programs_is_executing_them(random, dtype):
     program = Maker(random, dtype=dtype).make()

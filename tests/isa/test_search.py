@@ -76,7 +76,7 @@ def test_max8(dtype):
     src, memory = store(random((P, F), dtype), dtype)
     dst, more = store(np.zeros((P, 8)), "int8" if dtype == "float32" else dtype)
     memory |= more
-    execute(Max8(dst, src), memory, traced=True)
+    execute(Max8(dst, src), memory)
     np.testing.assert_array_equal(load(dst, memory), reference_cast(largest(load(src, memory)), dst.dtype))
 
 
@@ -145,7 +145,7 @@ def test_find_index8(dtype):
     index = "uint16" if dtypes.size(dtype) == 1 else "uint32"
     data, vals, dst, memory = searched(random((P, F), dtype), random((P, 8), dtype, 1), dtype, index)
     memory[vals.buffer][:, ::2] = memory[data.buffer][:, 5:9]
-    execute(NcFindIndex8(dst, data, vals), memory, traced=True)
+    execute(NcFindIndex8(dst, data, vals), memory)
     np.testing.assert_array_equal(load(dst, memory), found(load(data, memory), load(vals, memory), MISSING[index]))
 
 
@@ -167,10 +167,10 @@ def test_find_index8_runs_out_of_occurrences():
 def test_find_index8_compares_in_float32():
     """Integers above 2^24 that round to one float are equal; so are the two zeros; NaN is not found."""
     data, vals, dst, memory = searched([[2**24 + 1, 2**24, *range(6)]], [[2**24] * 8], "int32")
-    execute(NcFindIndex8(dst, data, vals), memory, traced=True)
+    execute(NcFindIndex8(dst, data, vals), memory)
     np.testing.assert_array_equal(load(dst, memory)[0, :3], [0, 1, MISSING["uint32"]])
     data, vals, dst, memory = searched([[np.nan, 0.0, 1, -0.0, 4, 5, 6, 7]], [[-0.0, np.nan, 0.0, 3, 3, 3, 3, 7]])
-    execute(NcFindIndex8(dst, data, vals), memory, traced=True)
+    execute(NcFindIndex8(dst, data, vals), memory)
     none = MISSING["uint32"]
     np.testing.assert_array_equal(load(dst, memory), [[1, none, 3, none, none, none, none, 7]])
 
@@ -219,7 +219,7 @@ def test_match_replace8(dtype):
     memory[vals.buffer][:, 1::2] = memory[data.buffer][:, 5:9]
     dst, more = store(np.zeros((P, F)), dtype)
     memory |= more
-    execute(NcMatchReplace8(dst, data, vals, imm, slots if index else None), memory, traced=True)
+    execute(NcMatchReplace8(dst, data, vals, imm, slots if index else None), memory)
     want, where = replaced(load(data, memory), load(vals, memory), imm, MISSING[index or "uint32"])
     np.testing.assert_array_equal(load(dst, memory), reference_cast(want, dtype))
     if index:

@@ -48,7 +48,15 @@ from nkijax.dialects.neuronxcc.linear import (
 )
 from nkijax.dialects.neuronxcc.loops import affine_range, sequential_range, static_range
 from nkijax.dialects.neuronxcc.math import FUNCTIONS, where
-from nkijax.dialects.neuronxcc.memory import atomic_rmw, device_print, expand_dims, load, load_transpose2d, store
+from nkijax.dialects.neuronxcc.memory import (
+    atomic_rmw,
+    device_print,
+    expand_dims,
+    gather_flattened,
+    load,
+    load_transpose2d,
+    store,
+)
 from nkijax.dialects.neuronxcc.reduce import (
     all,
     all_reduce,

@@ -15,9 +15,11 @@ from nkijax.dialects.neuronxcc.math import tile_of
 from nkijax.dialects.neuronxcc.predicate import Region
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, allocate, boxed, operand, result
 from nkijax.errors import KernelError
+from nkijax.isa.elementwise import TensorScalar
 from nkijax.isa.matmul import NcMatmul
 from nkijax.isa.move import Memset
-from nkijax.isa.random import STATE_WORDS, Dropout, Rand2, SetRngSeed
+from nkijax.isa.operators import ALU
+from nkijax.isa.random import STATE_WORDS, Dropout, Rng, SetRngSeed
 from nkijax.isa.transpose import NcTranspose
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
@@ -25,6 +27,7 @@ from nkijax.trace import current
 from nkijax.view import View
 
 _WIDE = ("float32", "tfloat32")
+_DROPPED_BITS = 8  # of 32 random ones, so that a float32 holds the rest
 
 
 def _fed(view: View, other: str) -> View:
@@ -141,7 +144,14 @@ def rand(shape, dtype=float32, mask=None, **hints) -> Tile:
     del hints
     api = "nl.rand"
     sizes = tuple(int(n) for n in shape)
-    make = lambda dst: Rand2(dst, 0.0, 1.0, _generator(api, dst.shape[0]))  # noqa: E731
+    recorder = current(api)
+
+    def make(dst: View) -> Instruction:
+        bits, high = (allocate(dst.shape, "uint32", Memory.sbuf) for _ in range(2))
+        recorder.emit(Rng(bits, Engine.vector, _generator(api, dst.shape[0])))
+        recorder.emit(TensorScalar(high, bits, ALU["right_shift"], _DROPPED_BITS))
+        return TensorScalar(dst, high, ALU["multiply"], 2.0 ** (_DROPPED_BITS - 32))
+
     tile = compute(api, sizes, "float32", make, [], mask)
     return tile if name_of(dtype, api) == "float32" else emit.copy(tile, dtype)
 

@@ -8,8 +8,9 @@ from typing import Any
 from nkijax import arrays
 from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.dtype import name_of
-from nkijax.dialects.neuronxcc.emit import compute, copied, joint
+from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import axis_index, predicate_of
+from nkijax.dialects.neuronxcc.math import tile_of
 from nkijax.dialects.neuronxcc.predicate import Region, conjunction, region
 from nkijax.dialects.neuronxcc.tensor import (
     OPERATORS,
@@ -22,9 +23,11 @@ from nkijax.dialects.neuronxcc.tensor import (
     result,
 )
 from nkijax.errors import KernelError
+from nkijax.isa.gather import NcNGather
 from nkijax.isa.move import DmaCopy, OobMode
 from nkijax.isa.transpose import DmaTranspose
 from nkijax.machine import Memory
+from nkijax.program import Instruction
 from nkijax.trace import current
 from nkijax.view import View
 
@@ -136,11 +139,6 @@ def atomic_rmw(dst, value, op, mask=None, **hints) -> None:
     store(dst, OPERATORS["binary"](name, old, value, dtype=dst.dtype.name), mask=mask)
 
 
-def to_memory(view: View, memory: Memory) -> View:
-    """A view, or a copy of it where a tile must be."""
-    return view if view.memory is memory else copied(view, view.dtype, memory)
-
-
 def expand_dims(data, axis) -> Any:
     """A view with a dimension of size 1 at `axis`."""
     return data.expand_dims(axis)
@@ -152,3 +150,18 @@ def device_print(prefix, x, mask=None, **hints) -> None:
     print(prefix, x)
 
 
+
+
+def gather_flattened(data, indices, mask=None, dtype=None, **hints) -> Tile:
+    """data[p, indices[p, …]] of each partition, its free elements counted as one row; hints have no effect."""
+    del hints
+    api = "nl.gather_flattened"
+    data, indices = tile_of(f"{api} data", data), tile_of(f"{api} indices", indices)
+    source = to_sbuf(operand(data, api=api))
+
+    def make(dst: View, at: View) -> Instruction:
+        rows = boxed(source, ((0, dst.shape[0]), *((0, n) for n in source.shape[1:])))
+        return NcNGather(dst, rows, to_sbuf(at) if at.dtype == "uint32" else copied(at, "uint32"))
+
+    tile = compute(api, indices.shape, data.dtype.name, make, [indices], mask)
+    return tile if dtype is None else emit.copy(tile, dtype)

@@ -10,8 +10,13 @@ from nkijax.dialects.nki import dtype as dtype
 from nkijax.dialects.nki import isa as isa
 from nkijax.dialects.nki import language as language
 from nkijax.dialects.nki import typing as typing
+from nkijax.dialects.nki.absent import attribute
 from nkijax.dialects.nki.jit import jit as jit
 from nkijax.dialects.nki.jit import simulate as simulate
+from nkijax.dialects.nki.shims import compiler as compiler
+from nkijax.dialects.nki.shims import experimental as experimental
+from nkijax.dialects.nki.shims import meta as meta
+from nkijax.dialects.nki.shims import simulator as simulator
 
 # Removed from NKI itself, with what serves instead.
 _REMOVED = {
@@ -25,4 +30,4 @@ _REMOVED = {
 def __getattr__(name: str) -> NoReturn:
     if name in _REMOVED:
         raise NotImplementedError(f"nki.{name}: was removed from NKI; use {_REMOVED[name]}")
-    raise AttributeError(f"module 'nki' has no attribute '{name}'")
+    attribute("nki", name, globals())

@@ -7,9 +7,9 @@ rules, its cost and what is not emulated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from nkijax.dialects.nki import later
+from nkijax.dialects.nki import absent
 from nkijax.dialects.nki.emit import operand
 from nkijax.dialects.nki.objects import NKIObject
 from nkijax.dialects.nki.ops import alu
@@ -209,5 +209,5 @@ def rank_id(name=None) -> VirtualRegister:
     return VirtualRegister(register)
 
 
-def __getattr__(name: str) -> Any:
-    return later.attribute("nki.collectives", name, (), globals())
+def __getattr__(name: str) -> NoReturn:
+    absent.attribute("nki.collectives", name, globals())

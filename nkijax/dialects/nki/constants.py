@@ -1,9 +1,12 @@
 """The enums of `nki.isa` (also `nki.isa.constants`): one name for each, and the deprecated aliases of engines.
 
-Plain ints and strings are refused where a member is asked for, except that `perf_mode` takes its own strings.
+Plain ints and strings are refused where a member is asked for, except that `perf_mode` takes its own strings, and
+`dge_mode` its members' values, as nki-library passes them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from nkijax.isa.matmul import MatmulPerfMode
 from nkijax.isa.move import DgeMode, OobMode
@@ -26,3 +29,8 @@ vector_engine = Engine.vector
 scalar_engine = Engine.scalar
 gpsimd_engine = Engine.gpsimd
 unknown_engine = Engine.unknown
+
+
+def dge(mode: Any) -> Any:
+    """The member of dge_mode that an int is the value of; anything else as it is."""
+    return DgeMode(mode) if type(mode) is int and mode in [m.value for m in DgeMode] else mode

@@ -1,15 +1,15 @@
 """`nki.isa`: the instructions of NKI 0.6, with its names, order of arguments and defaults, and their enums.
 
-This file holds names only.  Documented instructions that nkijax lacks can be imported; calling them raises Unsupported.
+This file holds names only.
 """
 
 # ruff: noqa: F401
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
-from nkijax.dialects.nki import constants, later
+from nkijax.dialects.nki import absent, constants
 from nkijax.dialects.nki.constants import (
     dge_mode,
     dma_engine,
@@ -94,9 +94,10 @@ def get_nc_sub_version() -> int:
     return 0
 
 
-# Documented instructions that are not here yet.
-NOT_YET: tuple[str, ...] = ()
+# Removed from NKI itself, with what serves instead.
+_RUN_TIME = "nki.isa.tensor_copy with a register as an index, nl.ds(register, n) or .ap(…, scalar_offset=…)"
+_REMOVED = {"tensor_copy_dynamic_src": _RUN_TIME, "tensor_copy_dynamic_dst": _RUN_TIME}
 
 
-def __getattr__(name: str) -> Any:
-    return later.attribute("nki.isa", name, NOT_YET, globals())
+def __getattr__(name: str) -> NoReturn:
+    absent.attribute("nki.isa", name, globals(), _REMOVED)

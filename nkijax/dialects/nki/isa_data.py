@@ -6,7 +6,7 @@ computes, its rules, its cost and what is not emulated.  Shapes: P partitions (a
 
 from __future__ import annotations
 
-from nkijax.dialects.nki.constants import dge_mode, engine, matmul_perf_mode, oob_mode
+from nkijax.dialects.nki.constants import dge, dge_mode, engine, matmul_perf_mode, oob_mode
 from nkijax.dialects.nki.emit import NkiInstruction, emit, operand
 from nkijax.dialects.nki.ops import alu
 from nkijax.dialects.nki.register import VirtualRegister
@@ -27,7 +27,7 @@ def dma_copy(
 ) -> NkiInstruction:
     """dst[...] = cast(src[...]) between HBM and SBUF, in row-major order; sizes agree, shapes need not."""
     to, of = view_of("nki.isa.dma_copy dst", dst), view_of("nki.isa.dma_copy src", src)
-    return emit(DmaCopy(to, of, priority, oob_mode, dge_mode, engine, name=name))
+    return emit(DmaCopy(to, of, priority, oob_mode, dge(dge_mode), engine, name=name))
 
 
 def dma_compute(
@@ -68,7 +68,7 @@ def dma_transpose(
     """dst = src transposed, first and last dimension swapped, on the way into SBUF."""
     to, of = view_of("nki.isa.dma_transpose dst", dst), view_of("nki.isa.dma_transpose src", src)
     order = None if axes is None else tuple(axes)
-    return emit(DmaTranspose(to, of, order, priority, dge_mode, oob_mode, name=name))
+    return emit(DmaTranspose(to, of, order, priority, dge(dge_mode), oob_mode, name=name))
 
 
 # ---- the tensor engine

@@ -10,6 +10,7 @@ from typing import Any
 from nkijax import api
 from nkijax.api import Kernel
 from nkijax.call import DIALECTS, Dialect
+from nkijax.dialects.nki import absent, collectives, isa, language
 from nkijax.dialects.nki.tensor import NkiTensor
 from nkijax.errors import KernelError
 from nkijax.view import View
@@ -98,5 +99,10 @@ def _of_dialect(name: Any) -> bool:
     return isinstance(name, str) and (name == _PACKAGE or name.startswith(_PACKAGE + "."))
 
 
-DIALECT = Dialect("nki", NkiTensor, _view, _grid, _speaks)
+def _explain(error: TypeError) -> None:
+    """Say of an unknown keyword of one of the dialect's functions what may have been meant."""
+    absent.explain_keyword(error, (isa, language, collectives))
+
+
+DIALECT = Dialect("nki", NkiTensor, _view, _grid, _speaks, explain=_explain)
 DIALECTS.insert(0, DIALECT)

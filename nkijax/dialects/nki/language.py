@@ -1,15 +1,15 @@
 """`nki.language`: dtypes, memory, data movement, loops, and the operators that instructions take (NKI 0.6).
 
-This file holds names only.  Documented functions that nkijax lacks can be imported, and raise Unsupported when called.
+This file holds names only.
 """
 
 # ruff: noqa: F401
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
-from nkijax.dialects.nki import later
+from nkijax.dialects.nki import absent
 from nkijax.dialects.nki.chance import dropout, rand, random_seed
 from nkijax.dialects.nki.choosing import gather_flattened, where
 from nkijax.dialects.nki.control import (
@@ -151,5 +151,18 @@ DType = str
 bool = bool_  # undocumented, in use
 range = static_range  # undocumented, in use
 
-def __getattr__(name: str) -> Any:
-    return later.attribute("nki.language", name, NOT_YET, globals())
+# Removed from NKI itself, with what serves instead.
+_PLACES = "slices and .ap(pattern), or nki.isa.iota for values"
+_REMOVED = {
+    "arange": _PLACES,
+    "mgrid": _PLACES,
+    "par_dim": "nothing: dimension 0 of a tensor on chip is its partitions",
+    "nc": "kernel[n]",
+    "spmd_dim": "kernel[n]",
+    "static_cast": "nl.copy(x, dtype)",
+    "fp32": "nl.float32",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    absent.attribute("nki.language", name, globals(), _REMOVED)
