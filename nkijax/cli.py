@@ -3,6 +3,7 @@
 nkijax run SCRIPT [ARGS…]       run it
 nkijax profile SCRIPT [ARGS…]   run it, and print the cost of each kernel call
 nkijax trace SCRIPT [ARGS…]     run it, and print the program of each kernel, rolled
+nkijax isa [--markdown [FILE]]  print every name of NKI 0.6 and what becomes of it, or write that into a README
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from jax.core import Tracer
@@ -20,14 +22,19 @@ from jax.core import Tracer
 from nkijax import api, imports
 from nkijax.api import Compiled, Observer
 from nkijax.cost import cost
+from nkijax.dialects.nki import surface
 from nkijax.lower import Result
 from nkijax.machine import Target
 from nkijax.roll import roll
+
+SUPPORT = ("<!-- support -->", "<!-- /support -->")  # around the table in a README
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the script's own exit status, or 0."""
     options = _parser().parse_args(arguments)
+    if options.command == "isa":
+        return _isa(options.markdown)
     observer: Observer | None = {"profile": _print_cost, "trace": _print_program()}.get(options.command)
     with _as_script(options), imports.installed(shadow=True), _observed(observer):
         runpy.run_path(options.script, run_name="__main__")
@@ -47,7 +54,27 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--precise", type=int, choices=(0, 1), help="0 stores every float as float32")
         command.add_argument("script", type=_file, help="a Python file")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    what = "every public name of NKI 0.6: emulated, without effect, unsupported or removed, and why"
+    command = commands.add_parser("isa", help=what, description=what)
+    described = "as Markdown; with FILE, in place of what FILE has between its two support comments"
+    command.add_argument("--markdown", metavar="FILE", nargs="?", const="-", help=described)
     return parser
+
+
+def _isa(markdown: str | None) -> int:
+    """Print the support table, or write it between the markers of a file."""
+    if markdown is None:
+        print(surface.text())
+    elif markdown == "-":
+        print(surface.markdown(), end="")
+    else:
+        path = Path(markdown)
+        before, found, rest = path.read_text().partition(SUPPORT[0])
+        _, end, after = rest.partition(SUPPORT[1])
+        if not found or not end:
+            sys.exit(f"nkijax isa: {markdown} has no {SUPPORT[0]} … {SUPPORT[1]}")
+        path.write_text("".join((before, found, "\n", surface.markdown(), end, after)))
+    return 0
 
 
 def _target(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nkijax import access, dtypes
 from nkijax.access import Address
-from nkijax.errors import KernelError
+from nkijax.errors import OutOfRange
 from nkijax.machine import Memory, Target
 from nkijax.program import Instruction, Masked
 from nkijax.view import GROUP, Buffer, View
@@ -106,8 +106,5 @@ class _Read:
         ok = access.valid(address)
         if not self._instruction.skips() and not bool(ok.all()):
             bad = int(np.asarray(address.index).reshape(-1)[int(np.argmin(np.asarray(ok)))])
-            raise KernelError(
-                f"{self._instruction.api} operand: run-time index out of bounds: must be in [0, {address.limit}), "
-                f"got {bad}"
-            )
+            raise OutOfRange(f"{self._instruction.api} operand", bad, int(address.limit or 0), None, operand)
         return ok

@@ -36,5 +36,13 @@ class KernelError(AssertionError):
         super().__init__(f"{message}\n  at {self.site}" if self.site else message)
 
 
+class OutOfRange(KernelError):
+    """A run-time index beyond its tensor; `index` and `limit` are numbers, `view` what was addressed, if known."""
+
+    def __init__(self, what: str, index: int, limit: int, site: str | None = None, view: object = None):
+        super().__init__(f"{what}: run-time index out of bounds: must be in [0, {limit}), got {index}", site)
+        self.index, self.limit, self.view = index, limit, view
+
+
 class Unsupported(Exception):
     """Legal NKI that nkijax does not emulate; says what, and what to use instead where there is something."""

@@ -8,8 +8,8 @@ loops carry their trip counts and the error word with the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,10 +19,10 @@ from jax import lax
 
 from nkijax import access, dtypes
 from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, OutOfRange
 from nkijax.machine import Memory
 from nkijax.plan import Plan, plan
-from nkijax.program import Instruction, Loop, LoopLeaf, Masked, Node, Program, Repeat
+from nkijax.program import Instruction, Loop, LoopLeaf, Masked, Node, Program, Repeat, steps
 from nkijax.storage import Access, Bound, Immediate, layout
 from nkijax.view import View
 
@@ -50,6 +50,7 @@ class Lowered:
 
     function: Callable[..., Result]
     sites: tuple[str, ...]
+    views: Mapping[int, View] = field(default_factory=dict)  # the run-time indexed view of each site that has one
 
     def check(self, error: np.ndarray) -> None:
         """Raise the KernelError that a run's error word tells of."""
@@ -59,7 +60,7 @@ class Lowered:
         what, place = self.sites[site - 1].split("@", 1)
         if limit < 0:
             raise KernelError(f"{what} max_trips: must bound its turns, got {index} and more turns", place)
-        raise KernelError(f"{what}: run-time index out of bounds: must be in [0, {limit}), got {index}", place)
+        raise OutOfRange(what, index, limit, place, self.views.get(site))
 
 
 def lower(program: Program, max_trips: int | None = None, loops: str = "auto") -> Lowered:
@@ -69,7 +70,7 @@ def lower(program: Program, max_trips: int | None = None, loops: str = "auto") -
     reverse mode.  `loops` chooses how repeats run: see `nkijax.plan`.
     """
     machine = _Lowering(program, max_trips, loops)
-    return Lowered(machine.function, tuple(machine.sites))
+    return Lowered(machine.function, tuple(machine.sites), machine.views)
 
 
 class _Reader:
@@ -95,6 +96,7 @@ class _Lowering:
         self.where = layout(program)
         self.how: Plan = plan(program, self.where, loops)
         self.sites: list[str] = []
+        self.views: dict[int, View] = {}
         self._site_ids: dict[str, int] = {}
         for bound in self.where.bound.values():  # sites are known before the function runs
             record = bound.record
@@ -103,7 +105,7 @@ class _Lowering:
                 continue
             for a in bound.accesses.values():
                 if a.index is not None and not record.skips():
-                    self._site(f"{record.api} {a.operand}@{record.site}")
+                    self.views[self._site(f"{record.api} {a.operand}@{record.site}")] = a.view
 
     def _site(self, text: str) -> int:
         if text not in self._site_ids:
@@ -339,7 +341,7 @@ def _immediate(table: np.ndarray, bound: Bound, place: Place) -> tuple[jax.Array
     indices: list[jax.Array] = []
     scanned: list[int] = []
     for k, r in reversed(list(enumerate(_repeats(bound)))):
-        if not np.diff(table, axis=k).any():
+        if not steps(table, k).any():
             table = table.take(0, axis=k)
             scanned = [j - 1 for j in scanned]
         elif r in place.index:

@@ -355,6 +355,13 @@ def _text(nodes: Sequence[Node], depth: int) -> list[str]:
     return lines
 
 
+def steps(table: np.ndarray, axis: int) -> np.ndarray:
+    """Differences between neighbours of a table of numbers; equal ones, infinities included, differ by 0."""
+    after, before = (np.moveaxis(np.moveaxis(table, axis, 0)[k], 0, axis) for k in (slice(1, None), slice(None, -1)))
+    with np.errstate(invalid="ignore"):
+        return np.where(after == before, 0, after - before)
+
+
 def core_of(node: Node) -> int:
     """The core that executes a node: that of its first instruction."""
     return next((i.core for i in instructions([node])), EVERY_CORE)

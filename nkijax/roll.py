@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nkijax.program import Instruction, Leaf, Loop, LoopLeaf, Node, Program, Repeat
+from nkijax.program import Instruction, Leaf, Loop, LoopLeaf, Node, Program, Repeat, steps
 
 MAX_PERIOD = 4096  # the longest block that is looked for, in nodes
 
@@ -148,8 +148,8 @@ def _inner_count(repeat: Repeat, axis: int) -> int:
     tables = list(_tables(repeat.body))
     breaks = []
     for table in tables:
-        steps = np.moveaxis(np.diff(table, axis=axis), axis, 0).reshape(repeat.count - 1, -1)
-        changed = np.flatnonzero((steps != steps[0]).any(axis=1))
+        moves = np.moveaxis(steps(table, axis), axis, 0).reshape(repeat.count - 1, -1)
+        changed = np.flatnonzero((moves != moves[0]).any(axis=1))
         if len(changed):
             breaks.append(int(changed[0]) + 1)
     inner = min(breaks, default=1)
@@ -157,8 +157,8 @@ def _inner_count(repeat: Repeat, axis: int) -> int:
         return 1
     for table in tables:
         parts = table.reshape(*table.shape[:axis], -1, inner, *table.shape[axis + 1 :])
-        steps = np.diff(parts, axis=axis + 1).reshape(-1, table.shape[-1])
-        if (steps != steps[0]).any():
+        moves = steps(parts, axis + 1).reshape(-1, table.shape[-1])
+        if (moves != moves[0]).any():
             return 1
     return inner
 

@@ -4,18 +4,18 @@ After a change of the README or of what it shows: python -m tests.test_readme wr
 """
 
 import contextlib
-import inspect
 import io
 import re
 from pathlib import Path
 
 import nkijax
-from nkijax.dialects.nki import isa
+from nkijax.cli import SUPPORT
+from nkijax.dialects.nki import surface
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 LINES = re.compile(r"The package has about ([\d,]+) lines")
-TABLE = re.compile(r"<!-- instructions -->\n(.*?)<!-- /instructions -->", re.DOTALL)
+TABLE = re.compile(r"\n(.*?)".join(SUPPORT), re.DOTALL)
 
 
 def ran(text: str) -> str:
@@ -33,14 +33,6 @@ def ran(text: str) -> str:
     return "".join(out) + text[position:]
 
 
-def table() -> str:
-    """Which instructions are emulated, by the package's own lists."""
-    chapters = isa.__name__ + "_"  # the files that spell instructions
-    here = sorted(n for n, f in vars(isa).items() if inspect.isfunction(f) and f.__module__.startswith(chapters))
-    rows = (("nki.isa", ""), ("---", "---"), ("emulated", ", ".join(here)), ("not yet", ", ".join(sorted(isa.NOT_YET))))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def lines() -> int:
     """Lines of the package."""
     return sum(len(p.read_text().splitlines()) for p in Path(nkijax.__file__).parent.rglob("*.py"))
@@ -52,9 +44,10 @@ def test_blocks_run_and_print_what_is_shown():
     assert ran(text) == text
 
 
-def test_the_table_of_instructions_is_the_package_s():
+def test_the_support_table_is_the_package_s():
+    """After a change: nkijax isa --markdown README.md."""
     shown = TABLE.search(README.read_text())
-    assert shown and shown[1] == table()
+    assert shown and shown[1] == surface.markdown()
 
 
 def test_the_number_of_lines_is_about_right():
@@ -70,7 +63,7 @@ def test_the_layout_names_every_module():
 
 def _refresh() -> None:
     text = README.read_text()
-    text = TABLE.sub(lambda _: f"<!-- instructions -->\n{table()}<!-- /instructions -->", text)
+    text = TABLE.sub(lambda _: surface.markdown().join((SUPPORT[0] + "\n", SUPPORT[1])), text)
     text = LINES.sub(f"The package has about {round(lines(), -3):,} lines", text)
     README.write_text(ran(ran(text)))  # once for the lines, once for their numbers
 

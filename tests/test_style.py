@@ -44,7 +44,6 @@ WORKING_STATE = {
 # Functions of a dialect that take **kwargs, and why.
 OPEN_SIGNATURES = {
     "dialects/nki/jit.py:simulated": "hands the kernel's own arguments on",
-    "dialects/nki/later.py:stub": "raises Unsupported whatever it is given",
     "dialects/neuronxcc/loops.py:range_of": "stands for a `range` of the kernel's own and hands everything on",
     "dialects/nki/objects.py:__init__": "takes the fields of a subclass, and refuses every other name itself",
 }

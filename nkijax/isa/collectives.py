@@ -32,7 +32,7 @@ class AllReduce(Instruction):
     Layout: equal shapes.
     Engine: DMA.
     Cost: a transfer of 2 (n - 1) / n of the bytes (a ring of n ranks); assumed, as all of collectives.
-    Not emulated: `priority` changes nothing.
+    Not emulated: `priority`.
     Source: nki.collectives.all_reduce
     """
 
@@ -93,7 +93,7 @@ class AllGather(Instruction):
         (P, F), 0 or 1.
     Engine: DMA.
     Cost: a transfer of (n - 1) / n of the bytes of dsts; assumed.
-    Not emulated: `priority` changes nothing.
+    Not emulated: `priority`.
     Source: nki.collectives.all_gather
     """
 
@@ -153,7 +153,7 @@ class ReduceScatter(Instruction):
     Layout: srcs[i] has n times the size of dsts[i] in dimension 0, the only collective_dim.
     Engine: DMA.
     Cost: a transfer of (n - 1) / n of the bytes of srcs; assumed.
-    Not emulated: `priority` changes nothing.
+    Not emulated: `priority`.
     Source: nki.collectives.reduce_scatter
     """
 
@@ -215,7 +215,7 @@ class AllToAll(Instruction):
     Layout: equal shapes, dimension 0, the only collective_dim, in n parts.
     Engine: DMA.
     Cost: a transfer of (n - 1) / n of the bytes; assumed.
-    Not emulated: `priority` changes nothing.
+    Not emulated: `priority`.
     Source: nki.collectives.all_to_all
     """
 

@@ -71,7 +71,7 @@ class Elementwise(Instruction):
     Engine: Vector.
     Cost: as many instructions as its row of FUNCTIONS says, each that of one add of a number to dst, or of one
         reciprocal; assumed.
-    Not emulated: the rounding of the several instructions; fmod and mod exist in the vendor's simulator only.
+    Not emulated: the rounding of each of the several instructions.
     Source: nki.language
     """
 

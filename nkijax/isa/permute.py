@@ -57,7 +57,7 @@ class CollectivePermute(Instruction):
     Layout: equal shapes; each rank at most once a source and once a target.
     Engine: DMA.
     Cost: a transfer of the bytes; assumed.
-    Not emulated: `priority` changes nothing.
+    Not emulated: `priority`.
     Source: nki.collectives.collective_permute
     """
 

@@ -20,8 +20,8 @@ from nkijax.dialects.neuronxcc import dtype as kinds
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.tensor import Tensor, allocate, face, sbuf
 from nkijax.errors import KernelError
-from nkijax.machine import Engine, Memory
 from nkijax.isa.move import Memset
+from nkijax.machine import Engine, Memory
 from nkijax.trace import current, shape_of
 from nkijax.view import View
 

@@ -7,31 +7,38 @@ whole box is computed, and a predicated copy takes what the mask leaves when the
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import arrays, dtypes
-from nkijax.dialects.neuronxcc import tensor as t
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.index import predicate_of
+from nkijax.dialects.neuronxcc.masks import affine_pattern as affine_pattern
+from nkijax.dialects.neuronxcc.masks import select
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, conjunction, everywhere, region
 from nkijax.dialects.neuronxcc.subscript import subscript
-from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, Tile, boxed, broadcast, face, operand, result
+from nkijax.dialects.neuronxcc.tensor import (
+    OPERATORS,
+    Tensor,
+    Tile,
+    boxed,
+    broadcast,
+    copied,
+    face,
+    operand,
+    result,
+    to_sbuf,
+)
 from nkijax.errors import KernelError, Unsupported
-from nkijax.isa.elementwise import TensorTensor
 from nkijax.isa.matmul import NcMatmul
 from nkijax.isa.move import DmaCopy, Memset, OobMode, TensorCopy
-from nkijax.isa.operators import ALU
-from nkijax.isa.select import AffineSelect, TensorCopyPredicated
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
 from nkijax.trace import current
 from nkijax.view import View
-
-_PATTERN_DIMS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,18 +89,6 @@ def in_rows(view: View, x: Tensor) -> View:
     out = t.allocate(view.shape, view.dtype, Memory.sbuf)
     current("broadcast").emit(DmaCopy(out, wide))
     return out
-
-
-def copied(view: View, dtype: str, memory: Memory = Memory.sbuf) -> View:
-    """A copy of a tile, in SBUF."""
-    out = t.allocate(view.shape, dtype, memory)
-    current("copy").emit(TensorCopy(out, view))
-    return out
-
-
-def to_sbuf(view: View) -> View:
-    """The view, or a copy in SBUF of one in PSUM, for engines that do not reach it."""
-    return copied(view, view.dtype) if view.memory is Memory.psum else view
 
 
 def compute(
@@ -161,70 +156,6 @@ def _restore(x: Tile) -> None:
     if not current("tile").replace(moved, original, after):
         raise Unsupported(f"tile {dst!r}: a result that was assigned in a loop is used after it; use the destination")
     x.moved, x._view = None, view
-
-
-# ---- masks that are no box
-
-
-def predicate_tile(where: Region) -> View:
-    """A uint8 tile of the shape of a region's box: 1 where the mask holds."""
-    shape = where.box_shape
-    sizes = shape if len(shape) > 1 else (*shape, 1)
-    ones = t.allocate(sizes, "uint8", Memory.sbuf)
-    current("mask").emit(Memset(ones, 1))
-    assert where.rest is not None
-    shifted = where.rest.mapped(lambda form: _shifted(form, where))
-    return _selected(shifted, ones, sizes)
-
-
-def _shifted(form: Any, where: Region) -> Any:
-    """A form that counts from the first position of the box."""
-    moved = sum(c * first for c, (first, _) in zip(form.coefficients, where.box, strict=True))
-    return type(form)(form.coefficients, where.box_shape, form.constant + moved)
-
-
-def _selected(predicate: Predicate, tile: View, sizes: Sequence[int]) -> View:
-    """`tile` where a predicate holds, else 0."""
-    recorder = current("mask")
-    if predicate.kind == "and":
-        for part in predicate.parts:
-            tile = _selected(part, tile, sizes)
-        return tile
-    if predicate.kind == "or":
-        found = [_selected(part, tile, sizes) for part in predicate.parts]
-        for other in found[1:]:
-            out = t.allocate(sizes, "uint8", Memory.sbuf)
-            recorder.emit(TensorTensor(out, found[0], other, ALU["maximum"]))
-            found[0] = out
-        return found[0]
-    out = t.allocate(sizes, "uint8", Memory.sbuf)
-    multiplier, pattern = affine_pattern(predicate.form, sizes)
-    recorder.emit(AffineSelect(out, pattern, multiplier, tile, 0, ALU[predicate.kind], predicate.form.constant))
-    return out
-
-
-def affine_pattern(form: Any, sizes: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The channel multiplier and the [step, count] pairs of a form over a tile, free dimensions merged where it can."""
-    coefficients = (*form.coefficients, *(0 for _ in range(len(sizes) - len(form.coefficients))))
-    pairs: list[tuple[int, int]] = []
-    for step, n in zip(coefficients[1:], sizes[1:], strict=True):
-        if n == 1 and pairs:
-            continue
-        if pairs and pairs[-1][0] == step * n:
-            pairs[-1] = (step, pairs[-1][1] * n)
-        else:
-            pairs.append((step, n))
-    if len(pairs) > _PATTERN_DIMS:
-        raise Unsupported(f"mask: an affine predicate over {len(pairs)} free dimensions; at most {_PATTERN_DIMS}")
-    return coefficients[0], tuple(pairs)
-
-
-def select(dst: View, src: View | float, where: Region) -> None:
-    """dst = src where the rest of a region's mask holds; both are cut to its box."""
-    if isinstance(src, View) and src.dtype != dst.dtype:
-        src = copied(src, dst.dtype)
-    predicate = predicate_tile(where)
-    current("mask").emit(TensorCopyPredicated(dst, src, predicate))
 
 
 # ---- assignment
@@ -324,9 +255,7 @@ def _both(a: Region, b: Region) -> Region:
     return Region(a.shape, box, conjunction(*rests) if rests else None)
 
 
-def _fitted(
-    dst: Tensor, value: Tensor, where: Region | None
-) -> tuple[Tensor, Callable[[View], View], Region | None]:
+def _fitted(dst: Tensor, value: Tensor, where: Region | None) -> tuple[Tensor, Callable[[View], View], Region | None]:
     """Destination and value in one shape: equal, broadcast from the left, or with another factoring of free sizes.
 
     The function makes the value's view one of the destination's shape.
@@ -463,6 +392,4 @@ def to_wide(view: View) -> View:
     return View(one.buffer, one.offset, (0, *one.strides[1:]), view.shape, view.dtype)
 
 
-OPERATORS.update(
-    subscript=subscript, settle=settle, assign=assign, update=update, copy=copy, broadcast_to=broadcast_to
-)
+OPERATORS.update(subscript=subscript, settle=settle, assign=assign, update=update, copy=copy, broadcast_to=broadcast_to)

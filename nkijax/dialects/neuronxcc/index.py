@@ -33,16 +33,18 @@ def extents_of(*shapes: Sequence[int], api: str = _API) -> tuple[int, ...]:
         for axis, n in enumerate(shape):
             if n != 1:
                 if out[axis] not in (1, n):
-                    raise KernelError(f"{api}: shapes must agree from the left or be 1, got {tuple(map(tuple, shapes))}")
+                    raise KernelError(
+                        f"{api}: shapes must agree from the left or be 1, got {tuple(map(tuple, shapes))}"
+                    )
                 out[axis] = n
     return tuple(out)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Index:
-    """`constant` + Σ coefficients[k]·i_k, with 0 ≤ i_k < extents[k]; and `moving` times the value of a register or tile.
+    """`constant` + Σ coefficients[k]·i_k, with 0 ≤ i_k < extents[k]; and a run-time part.
 
-    `moving` is (view of a one-element integer, factor), for what only the run knows.
+    `moving` is (view of a register or a one-element integer tile, factor), for what only the run knows.
     """
 
     coefficients: tuple[int, ...]
@@ -121,7 +123,7 @@ class Index:
             if isinstance(other, Index):
                 raise Unsupported(f"{_API}: the product of two index grids is no affine index")
             return NotImplemented
-        k = int(other)
+        k = int(other)  # type: ignore[arg-type]
         moving = (self.moving[0], self.moving[1] * k) if self.moving and k else None
         return Index(tuple(c * k for c in self.coefficients), self.extents, self.constant * k, moving)
 
@@ -131,7 +133,7 @@ class Index:
         """Quotient and remainder by a positive int, where both are affine."""
         if not is_int(other) or other < 1:
             raise Unsupported(f"{_API}: an index is divided by positive ints only, got {other!r}")
-        k = int(other)
+        k: int = int(other)  # type: ignore[arg-type]
         inner = Index(tuple(c % k for c in self.coefficients), self.extents, self.constant % k)
         if self.moving is not None and self.moving[1] % k or inner.bounds()[1] >= k:
             raise Unsupported(f"{_API}: an index grid divided by {k} is not affine here; use slices or reshape")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import nkijax.dialects.neuronxcc.tensor as t
 from nkijax.dialects.neuronxcc import constants, ops
-from nkijax.dialects.neuronxcc import tensor as t
 from nkijax.dialects.neuronxcc.dtype import name_of, promoted
 from nkijax.dialects.neuronxcc.emit import Column, compute, copied, in_rows, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import extents_of

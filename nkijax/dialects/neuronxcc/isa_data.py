@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import arrays
 from nkijax.dialects.neuronxcc import constants, emit, isa_dma
-from nkijax.dialects.neuronxcc import tensor as t
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, joint, put, to_sbuf
-from nkijax.dialects.neuronxcc.index import Index
+from nkijax.dialects.neuronxcc.index import Index, predicate_of
 from nkijax.dialects.neuronxcc.isa_compute import alu, kind_of, tile_of
 from nkijax.dialects.neuronxcc.predicate import Predicate, Region, as_predicate, region
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand, result
@@ -184,7 +184,7 @@ def _selected(api: str, dst: View, src: View, predicate: Predicate, outer: Regio
     """The last instruction of a selection; those before it are emitted."""
     parts = _conjuncts(predicate, outer)
     if parts is None:
-        rest = Region(outer.shape, outer.box, emit.box_predicate(region(predicate, outer.shape, api)))
+        rest = Region(outer.shape, outer.box, predicate_of(region(predicate, outer.shape, api)))
         current(api).emit(Memset(dst, emit.fitting(value, dst.dtype)))
         put(dst, src, rest)
         return None

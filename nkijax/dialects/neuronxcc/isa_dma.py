@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import arrays
 from nkijax.dialects.neuronxcc import emit
-from nkijax.dialects.neuronxcc import tensor as t
-from nkijax.dialects.neuronxcc.emit import copied, joint, predicate_tile, put, to_sbuf
+from nkijax.dialects.neuronxcc.emit import copied, joint, put, to_sbuf
+from nkijax.dialects.neuronxcc.masks import predicate_tile
 from nkijax.dialects.neuronxcc.math import binary
 from nkijax.dialects.neuronxcc.memory import load
 from nkijax.dialects.neuronxcc.predicate import everywhere

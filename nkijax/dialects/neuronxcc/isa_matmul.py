@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import dtypes
 from nkijax.dialects.neuronxcc import emit
-from nkijax.dialects.neuronxcc import tensor as t
 from nkijax.dialects.neuronxcc.emit import copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import Index
 from nkijax.dialects.neuronxcc.isa_compute import tile_of

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from nkijax.dialects.neuronxcc import sizes as constants
 from nkijax.dialects.neuronxcc import iterators as iterators
+from nkijax.dialects.neuronxcc import sizes as constants
 from nkijax.dialects.neuronxcc.constants import fp32
 from nkijax.dialects.neuronxcc.declare import (
     empty_like,

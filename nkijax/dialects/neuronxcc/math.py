@@ -6,27 +6,39 @@ dtype.  32-bit integers stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nkijax import arrays, dtypes
 from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.dtype import name_of, promoted, scalar_dtype
 from nkijax.dialects.neuronxcc.emit import Column, compute, is_number, to_sbuf
-from nkijax.dialects.neuronxcc.index import extents_of
+from nkijax.dialects.neuronxcc.index import Index, as_index, extents_of
 from nkijax.dialects.neuronxcc.ops import activation_function, alu, op_name
-from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, Tile, allocate
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, Tile, allocate, face, result
 from nkijax.errors import KernelError
 from nkijax.isa.activation import Activate
 from nkijax.isa.elementwise import Reciprocal, TensorScalar, TensorTensor
+from nkijax.isa.index import Iota
 from nkijax.isa.move import Memset
 from nkijax.isa.operators import AluOp
+from nkijax.isa.register import RegisterStore
 from nkijax.isa.select import TensorCopyPredicated
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
 from nkijax.trace import current
 from nkijax.view import View
 
+_ON_INDICES: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
 _WORDS = ("int32", "uint32")
 
 
@@ -34,6 +46,26 @@ def tile_of(what: str, x: Any) -> Tile:
     if not isinstance(x, Tile):
         raise KernelError(f"{what}: must be a tile in SBUF or PSUM, got {x!r}")
     return x
+
+
+def grid_tile(index: Index, shape: Sequence[int]) -> Tile:
+    """The values of an index grid, as a tile of int32."""
+    api, moving = "nl index", index.moving
+    tile = result(shape, "int32")
+    own = Index((*index.coefficients, *(0 for _ in range(len(shape) - index.ndim))), tuple(shape), index.constant)
+    multiplier, pattern = emit.affine_pattern(own, tile.shape)
+    current(api).emit(Iota(tile.raw, pattern, own.constant, multiplier))
+    if moving is None:
+        return tile
+    value = face(moving[0]) if moving[0].memory.on_chip else stored(moving[0])
+    return binary("add", tile, binary("multiply", value, moving[1]))
+
+
+def stored(register: View) -> Tile:
+    """A register's value as a tile."""
+    tile = result((1, 1), "int32")
+    current("nl index").emit(RegisterStore(tile.raw, register))
+    return tile
 
 
 # ---- one operand
@@ -76,6 +108,12 @@ def _named(op: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
 def binary(name: str, x: Any, y: Any, mask: Any = None, dtype: Any = None, api: str = "") -> Tile:
     """x <op> y of two tiles, or a tile and a number."""
     api, row = api or f"nl.{name}", alu(name)
+    if isinstance(x, Index) or isinstance(y, Index):
+        first, second = as_index(x), as_index(y)
+        if first is not None and second is not None and name in _ON_INDICES and mask is None and dtype is None:
+            return _ON_INDICES[name](first, second)
+        shape = extents_of(x.shape, y.shape, api=api)
+        x, y = (grid_tile(v, shape) if isinstance(v, Index) else v for v in (x, y))
     if is_number(x) and is_number(y) or not (isinstance(x, Tensor) or isinstance(y, Tensor)):
         raise KernelError(f"{api}: one operand must be a tile, got {x!r} and {y!r}")
     kind = _result_dtype(row, x, y) if dtype is None else name_of(dtype, api)
@@ -156,7 +194,11 @@ def where(condition, x, y, dtype=None, mask=None, **hints) -> Tile:
         kind = name_of(dtype, api)
     else:
         first, second = (scalar_dtype(arrays.static(v)) if is_number(v) else v.dtype.name for v in (x, y))
-        kind = promoted(first, second) if len(tiles) != 1 or not dtypes.is_float(tiles[0].dtype.name) else tiles[0].dtype.name
+        kind = (
+            promoted(first, second)
+            if len(tiles) != 1 or not dtypes.is_float(tiles[0].dtype.name)
+            else tiles[0].dtype.name
+        )
     shape = extents_of(condition.shape, *(v.shape for v in tiles), api=api)
 
     def make(dst: View, chosen: View, a: Any, b: Any) -> Instruction:

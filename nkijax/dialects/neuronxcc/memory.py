@@ -109,7 +109,7 @@ def store(dst, value, mask=None, mode=OobMode.error, **hints) -> None:
 
 
 def load_transpose2d(src, mask=None, dtype=None, **hints) -> Tile:
-    """A new SBUF tile with the transpose of a 2-D access pattern; `mask` is on the pattern, before the transposition."""
+    """A new SBUF tile with the transpose of a 2-D access pattern; `mask` is on the pattern itself."""
     del hints
     api = "nl.load_transpose2d"
     src = hbm_of(f"{api} src", src)
@@ -148,8 +148,6 @@ def device_print(prefix, x, mask=None, **hints) -> None:
     """Print a tile's values after `prefix`; in eager mode only, otherwise its shape."""
     del hints, mask
     print(prefix, x)
-
-
 
 
 def gather_flattened(data, indices, mask=None, dtype=None, **hints) -> Tile:

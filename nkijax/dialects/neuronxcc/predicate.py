@@ -121,7 +121,9 @@ class Region:
 
     @property
     def full(self) -> bool:
-        return self.rest is None and all((first, last) == (0, n) for (first, last), n in zip(self.box, self.shape, strict=True))
+        return self.rest is None and all(
+            (first, last) == (0, n) for (first, last), n in zip(self.box, self.shape, strict=True)
+        )
 
     @property
     def box_shape(self) -> tuple[int, ...]:

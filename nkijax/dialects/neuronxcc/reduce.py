@@ -55,7 +55,14 @@ def trailing(view: View, axes: Sequence[int]) -> tuple[View, tuple[int, ...]]:
 
 
 def reduced(
-    api: str, op: Any, x: Any, axis: Any, dtype: Any = None, mask: Any = None, keepdims: bool = False, negate: bool = False
+    api: str,
+    op: Any,
+    x: Any,
+    axis: Any,
+    dtype: Any = None,
+    mask: Any = None,
+    keepdims: bool = False,
+    negate: bool = False,
 ) -> Tile:
     """A new tile: `x` reduced by an operator over free dimensions, without the lanes that the mask hides."""
     x, row = tile_of(f"{api} x", x), alu(op)
@@ -161,7 +168,9 @@ def loop_reduce(x, op, loop_indices=None, dtype=None, mask=None, **hints) -> Til
     return tile
 
 
-def all_reduce(x, op, program_axes=None, dtype=None, mask=None, parallel_reduce=True, asynchronous=False, **hints) -> Tile:
+def all_reduce(
+    x, op, program_axes=None, dtype=None, mask=None, parallel_reduce=True, asynchronous=False, **hints
+) -> Tile:
     """The reduction over the programs of a grid; of one program, a copy.
 
     Raises Unsupported for more, as programs run one after another.
@@ -171,5 +180,3 @@ def all_reduce(x, op, program_axes=None, dtype=None, mask=None, parallel_reduce=
     if recorder.programs > 1:
         raise Unsupported(f"nl.all_reduce: over {recorder.programs} programs is not emulated")
     return emit.copy(tile_of("nl.all_reduce x", x), dtype, mask, "nl.all_reduce")
-
-

@@ -96,8 +96,10 @@ def _entry(x: Tensor, dim: int, k: Any) -> Index | _Span | Rows:
         raise Unsupported(f"{_API} dimension {dim}: an index tile {view.shape} with several columns; use one column")
     if isinstance(k, np.ndarray):
         return _affine(k, dim)
-    raise KernelError(f"{_API} dimension {dim}: an index must be an int, a slice, nl.ds, an index object or an integer "
-                      f"tile, got {k!r}")
+    raise KernelError(
+        f"{_API} dimension {dim}: an index must be an int, a slice, nl.ds, an index object or an integer "
+        f"tile, got {k!r}"
+    )
 
 
 def _span(n: int, k: slice) -> _Span:
@@ -222,7 +224,9 @@ class _Pattern:
         mask = None if x.mask is None else x.mask.mapped(lambda form: form.compose(parts, rank, shape))
         if len(shape) == 2 and shape[1] == 1 and not strides[1]:
             strides[1] = 1
-        return face(View(view.buffer, offset, tuple(strides), shape, view.dtype, dynamic), self.partition, tuple(guards), mask)
+        return face(
+            View(view.buffer, offset, tuple(strides), shape, view.dtype, dynamic), self.partition, tuple(guards), mask
+        )
 
     def _rows(self, dynamic: Dynamic | None, stride: int, n: int) -> Dynamic:
         if dynamic is not None or self.x.on_chip:
@@ -235,7 +239,11 @@ class _Pattern:
 
 def _addresses(x: Tensor) -> View:
     """The addresses of what is subscripted: those of a result count once its masked-off lanes are zero."""
-    if getattr(x, "made", None) is not None or getattr(x, "moved", None) is not None or getattr(x, "region", None) is not None:
+    if (
+        getattr(x, "made", None) is not None
+        or getattr(x, "moved", None) is not None
+        or getattr(x, "region", None) is not None
+    ):
         return OPERATORS["settle"](x)
     return x.raw
 
@@ -247,4 +255,3 @@ def _moved(dynamic: Dynamic | None, part: Index, stride: int, n: int, high: int)
     view, factor = part.moving
     room = n - 1 - high
     return Dynamic(view, stride * factor, room // factor + 1 if factor > 0 and room >= 0 else n)
-

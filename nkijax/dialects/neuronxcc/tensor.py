@@ -26,6 +26,7 @@ from nkijax.dialects.neuronxcc.dtype import name_of as dtype_name
 from nkijax.dialects.neuronxcc.index import Index
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, everywhere
 from nkijax.errors import KernelError
+from nkijax.isa.move import TensorCopy
 from nkijax.machine import Memory
 from nkijax.program import Instruction
 from nkijax.trace import current, recording
@@ -65,9 +66,7 @@ class Tensor:
     __slots__ = ("_view", "guards", "mask", "partition")
     __array_ufunc__ = None  # NumPy's numbers leave arithmetic to this class
 
-    def __init__(
-        self, view: View, partition: int = 0, guards: tuple[Guard, ...] = (), mask: Predicate | None = None
-    ):
+    def __init__(self, view: View, partition: int = 0, guards: tuple[Guard, ...] = (), mask: Predicate | None = None):
         self._view = view
         self.partition, self.guards, self.mask = partition, guards, mask
 
@@ -248,7 +247,8 @@ class Tensor:
 
     def __repr__(self) -> str:
         recorder = recording()
-        text = f"{type(self).__name__}({self.name or 'unnamed'}: {self._view.dtype}{list(self.shape)} in {self.buffer.value}"
+        name = self.name or "unnamed"
+        text = f"{type(self).__name__}({name}: {self._view.dtype}{list(self.shape)} in {self.buffer.value}"
         if recorder is None or recorder.executor is None or self.guards or self._view.dynamic:
             return text + ")"
         return f"{text})\n{recorder.executor.value(self._view)}"
@@ -351,6 +351,18 @@ def allocate(shape: Sequence[int], dtype: str, memory: Memory, name: str = "", z
     if zero:
         recorder.zeros.add(buffer)
     return View.whole(buffer)
+
+
+def copied(view: View, dtype: str, memory: Memory = sbuf) -> View:
+    """A copy of a tile, in SBUF."""
+    out = allocate(view.shape, dtype, memory)
+    current("copy").emit(TensorCopy(out, view))
+    return out
+
+
+def to_sbuf(view: View) -> View:
+    """The view, or a copy in SBUF of one in PSUM, for engines that do not reach it."""
+    return copied(view, view.dtype) if view.memory is psum else view
 
 
 def result(shape: Sequence[int], dtype: str, memory: Memory = sbuf, region: Region | None = None) -> Tile:

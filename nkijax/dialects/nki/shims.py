@@ -14,7 +14,7 @@ from nkijax.errors import Unsupported
 from nkijax.trace import dtype_of
 
 
-def _module(name: str, **attributes: Any) -> ModuleType:
+def _module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
     """A module of these attributes, of which modules can be imported by their dotted names."""
     module = ModuleType(name)
     module.__path__ = []
@@ -53,19 +53,15 @@ def _from_frontend(*args: Any) -> NoReturn:
 _compiled_kernel = _part("ncc_driver", "CompiledKernel")
 _compiled_kernel.from_frontend = staticmethod(_from_frontend)  # type: ignore[attr-defined]
 
+_frontend = {name: _part("frontend", name) for name in ("NKIFrontend", "ParserFrontend")}
+_driver = {"CompileOptions": _part("ncc_driver", "CompileOptions"), "CompiledKernel": _compiled_kernel}
 compiler = _module(
     "nki.compiler",
-    kernel_builder=_module("nki.compiler.kernel_builder", compile_kernel=compile_kernel),
-    frontend=_module(
-        "nki.compiler.frontend",
-        NKIFrontend=_part("frontend", "NKIFrontend"),
-        ParserFrontend=_part("frontend", "ParserFrontend"),
-    ),
-    ncc_driver=_module(
-        "nki.compiler.ncc_driver",
-        CompileOptions=_part("ncc_driver", "CompileOptions"),
-        CompiledKernel=_compiled_kernel,
-    ),
+    {
+        "kernel_builder": _module("nki.compiler.kernel_builder", {"compile_kernel": compile_kernel}),
+        "frontend": _module("nki.compiler.frontend", _frontend),
+        "ncc_driver": _module("nki.compiler.ncc_driver", _driver),
+    },
 )
 
 
@@ -87,12 +83,13 @@ def arange(n: int, dtype: Any) -> np.ndarray:
     return np.arange(n).astype(dtypes.storage(dtype_of(dtype, "nki.meta.tensor.arange")))
 
 
-meta = _module("nki.meta", tensor=_module("nki.meta.tensor", zeros=zeros, identity=identity, arange=arange))
+_tensor = _module("nki.meta.tensor", {"zeros": zeros, "identity": identity, "arange": arange})
+meta = _module("nki.meta", {"tensor": _tensor})
 
 
 # ---- nki.experimental, nki.simulator
 
-experimental = _module("nki.experimental", while_loop=while_loop)
+experimental = _module("nki.experimental", {"while_loop": while_loop})
 
 
 def simulate_kernel(
@@ -102,7 +99,7 @@ def simulate_kernel(
     return api.run(api.as_kernel(func)[_lnc], *args, **(kwargs or {}))
 
 
-simulator = _module("nki.simulator", simulate_kernel=simulate_kernel)
+simulator = _module("nki.simulator", {"simulate_kernel": simulate_kernel})
 
 MODULES: dict[str, ModuleType] = {
     module.__name__: module

@@ -47,8 +47,7 @@ def names() -> list[Name]:
     out = []
     for line in _FILE.read_text().splitlines()[1:]:
         name, kind, signature, status, note = line.split("\t")
-        limit = f"not emulated: {limits[name]}" if name in limits else ""
-        notes = [text for text in (note, limit) if text]
+        notes = [text for text in (note, limits.get(name, "")) if text]
         out.append(Name(name, kind, signature, status, "; ".join(notes)))
     return out
 
@@ -60,6 +59,7 @@ def _limits() -> Iterator[tuple[str, str]]:
         if found is None or found[1] == "nothing":
             continue
         text = " ".join(found[1].split())
+        text = text.removeprefix("nothing. ") if text.startswith("nothing. ") else f"not emulated: {text}"
         for api in [f"nki.language.{name}" for name in FUNCTIONS] if cls is Elementwise else [cls.api]:
             yield api, text
 
@@ -79,7 +79,11 @@ def markdown() -> str:
         inside = [n for n in every if n.module == module and n.status == "emulated"]
         lines.append(f"| `{module}` | {', '.join(_cell(n.name.removeprefix(module + '.')) for n in inside)} |")
     lines += ["", "| name | | limits, or what serves instead |", "| --- | --- | --- |"]
-    lines += [f"| {_cell(n.name.removeprefix('nki.'))} | {n.status} | {_cell(n.note)} |" for n in every if n.note]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for n in every:
+        if n.note:
+            alike.setdefault((n.status, n.note), []).append(_cell(n.name.removeprefix("nki.")))
+    lines += [f"| {', '.join(group)} | {status} | {_cell(note)} |" for (status, note), group in alike.items()]
     return "\n".join(lines) + "\n"
 
 

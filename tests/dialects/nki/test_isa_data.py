@@ -59,6 +59,43 @@ def test_predicated_copy_and_transposes(eager):
     np.testing.assert_array_equal(nkijax.run(kernel, X.copy(), mask, eager=eager), np.where(mask, X, 9).T)
 
 
+@EAGER
+def test_dma_compute(eager):
+    """A sum into SBUF, then read-modify-writes by rows: a gather, which skips row 9, and a scatter."""
+
+    def kernel(table, rows):
+        out = nl.ndarray((3, 4), nl.float32, buffer=nl.shared_hbm)
+        tile, index = nl.ndarray((3, 4), nl.float32), nl.load(rows)
+        nisa.dma_compute(tile, [table[0:3], table[1:4], table[0:3]], nl.add)
+        nisa.dma_compute(out, (tile,), reduce_op=nl.add, scales=[1.0])
+        gathered = table.vector_select(0, index)
+        nisa.dma_compute(dst=tile, srcs=[tile, gathered], reduce_op=nl.add, oob_mode=nisa.oob_mode.skip, name="rows")
+        nisa.dma_compute(gathered, [tile, gathered], nl.add, unique_indices=True, oob_mode=nisa.oob_mode.skip)
+        return out
+
+    table, rows = np.arange(20, dtype=np.float32).reshape(5, 4), np.array([[4], [9], [0]], np.int32)
+    first = 2 * table[0:3] + table[1:4]
+    changed = table.copy()
+    changed[[4, 0]] += first[[0, 2]] + table[[4, 0]]
+    given = table.copy()
+    np.testing.assert_array_equal(nkijax.run(kernel, given, rows, eager=eager), first)
+    np.testing.assert_array_equal(given, changed)
+
+
+def test_dma_compute_refuses():
+    assert "srcs[1]: must be a tensor, got 1.0" in refused(lambda x: nisa.dma_compute(nl.load(x), [x, 1.0], nl.add))
+    assert "reduce_op: must be nl.add, got multiply" in refused(lambda x: nisa.dma_compute(x, [x], nl.multiply))
+    with pytest.raises(
+        KernelError, match=r"dma_compute srcs: run-time index out of bounds: must be in \[0, 3\), got 5"
+    ):
+
+        def kernel(x, rows):
+            tile = nl.load(x)
+            nisa.dma_compute(tile, [tile, x.vector_select(0, nl.load(rows))], nl.add)
+
+        nkijax.run(kernel, X.copy(), np.array([[0], [5], [1]], np.int32))
+
+
 def test_enums_are_members():
     def call(function, **arguments):
         def kernel(x):

@@ -6,7 +6,7 @@ import pytest
 import nkijax
 import nkijax.dialects.nki.isa as nisa
 import nkijax.dialects.nki.language as nl
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 from tests.dialects.nki.faces import addresses, register, tensor, whole_addresses
 
 
@@ -175,9 +175,14 @@ def test_ap_with_run_time_offsets():
         assert words in error.value.message
 
 
-def test_indirect_is_not_there_yet():
-    with pytest.raises(Unsupported, match="NkiTensor.indirect"):
-        tensor((128, 8)).indirect(tensor((128, 1), "uint16", nl.sbuf))
+def test_indirect():
+    """More of it in tests/test_indirect.py."""
+    t, index = tensor((128, 2, 4), memory=nl.psum), tensor((128, 1), "uint16", nl.sbuf)
+    x = t.indirect(index, num_elem=5)
+    assert (x.shape, x.buffer, x.is_indirect()) == ((128, 5), nl.psum, True)
+    assert t.indirect(index).shape == (128, 16)
+    with pytest.raises(KernelError, match="takes a tile in sbuf or psum"):
+        tensor((128, 8)).indirect(index)
 
 
 # ---- Python's protocols
