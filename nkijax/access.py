@@ -103,23 +103,27 @@ def read(array: jax.Array, address: Address) -> jax.Array:
 
 
 def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
-    """The storage with the addressed elements replaced; rows whose run-time index is outside are dropped."""
+    """The storage with the addressed elements replaced; what a run-time index puts outside is dropped."""
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
         scatter = lambda old, x, at: old.at[at].set(x, mode="drop")  # noqa: E731
-        out = _updated(scatter, flat.reshape(-1), value, _flat_index(address))
+        at = _flat_index(address)
+        if address.scalar is not None:
+            at = jnp.where(valid(address), at, np.int32(2**31 - 1))
+        out = _updated(scatter, flat.reshape(-1), value, at)
     elif address.rows is not None:
         out = _scatter_rows(flat, address, box, value)
     else:
         starts = _starts(address, box, axis)
         x = _from_pattern(value, address, box)
-        if box.sizes == box.radixes:
+        if box.sizes == box.radixes and address.scalar is None:
             out = x
         else:
             old = flat.reshape(box.radixes)
             at = [jnp.int32(s) for s in starts]
-            out = _updated(partial(_put, box.spans, box.steps), old, x, *at)
+            put = partial(_put if address.scalar is None else _put_inside, box.spans, box.steps)
+            out = _updated(put, old, x, *(at if address.scalar is None else (valid(address), *at)))
     return _from_dtype(out, array, address.dtype)
 
 
@@ -131,6 +135,14 @@ def _put(
         strided = tuple(slice(None, None, step) for step in steps)
         x = lax.dynamic_slice(old, at, spans).at[strided].set(x)
     return lax.dynamic_update_slice(old, x, at)
+
+
+def _put_inside(
+    spans: tuple[int, ...], steps: tuple[int, ...], old: jax.Array, x: jax.Array, inside: jax.Array, *at: jax.Array
+) -> jax.Array:
+    """`_put`, or `old` as it is where the place is not `inside`."""
+    now = lax.dynamic_slice(old, at, spans)[tuple(slice(None, None, step) for step in steps)]
+    return _put(spans, steps, old, jnp.where(inside, x, now), *at)
 
 
 def _updated(update: Callable[..., jax.Array], old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:

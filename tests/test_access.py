@@ -132,9 +132,36 @@ def test_scatter_drops_rows_outside():
         np.testing.assert_array_equal(out, data.at[1, 0].set(1))
 
 
+@pytest.mark.parametrize("pattern", [((2, 6), (6, 1), (2, 6)), ((2, 2), (6, 2), (2, 2)), ((3, 2), (5, 1), (3, 2))])
+@pytest.mark.parametrize("start", [-1, -1_000_000, 2, 9])
+def test_a_write_whose_scalar_index_is_outside_is_dropped(pattern, start):
+    _, strides, shape = pattern
+    where = address((4, 6), strides, shape, 0, scalar=jnp.int32(start), stride=6, limit=2)
+    data = jnp.arange(24.0).reshape(4, 6)
+    np.testing.assert_array_equal(access.write(data, where, jnp.zeros(shape)), data)
+    inside = address((4, 6), strides, shape, 0, scalar=jnp.int32(1), stride=6, limit=2)
+    assert (np.asarray(access.write(data, inside, jnp.zeros(shape))) == 0).sum() == np.prod(shape) + 1
+
+
 def test_views_of_another_dtype_share_bits():
     data = jnp.array([[1.0, -2.0]], jnp.float32)
     words = access.read(data, address((1, 4), (1,), (4,), 0, "uint16"))
     np.testing.assert_array_equal(words, np.asarray(data).view(np.uint16).ravel())
     back = access.write(data, address((1, 4), (1,), (2,), 2, "bfloat16"), jnp.array([0, 1], jnp.bfloat16))
     np.testing.assert_array_equal(back, [[1.0, 1.0]])
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "bfloat16", "float16"])
+@pytest.mark.parametrize("pattern", [((1,), (256,), 256), ((2,), (256,), 1), ((3,), (256,), 0)])
+def test_writes_move_bits_and_have_a_gradient(dtype, pattern):
+    strides, shape, offset = pattern
+    size = np.dtype(access.dtypes.storage(dtype)).itemsize
+    bits = np.arange(256).astype(np.uint8) if size == 1 else np.arange(0, 2**16, 256).astype(np.uint16)
+    where = address((1024,), strides, shape, np.asarray(offset), dtype)
+    write = jax.jit(lambda old, x: access.write(old, where, x))
+    kind = access.dtypes.storage(dtype)
+    out = np.asarray(write(jnp.zeros(1024, kind), jnp.asarray(bits.view(kind))))
+    np.testing.assert_array_equal(out.view(bits.dtype)[index_array(strides, shape, offset)], bits)
+    if size > 1:
+        total = lambda x: jnp.sum(write(jnp.ones(1024, kind), x).astype(jnp.float32))  # noqa: E731
+        np.testing.assert_array_equal(jax.grad(total)(jnp.ones(256, kind)), np.ones(256))

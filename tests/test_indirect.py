@@ -177,6 +177,19 @@ def test_matmul_gathers_in_groups_of_32():
     np.testing.assert_array_equal(got, gathered(X, other, 32, 8).T @ gathered(X, INDEX, 32))
 
 
+@pytest.mark.parametrize("loops", ["auto", "scan"])
+def test_steps_of_a_contraction_gather_by_one_index(loops):
+    def kernel(x, y, index):
+        psum, by = nl.ndarray((8, N), nl.float32, buffer=nl.psum), nl.load(index)
+        for step in range(3):
+            nisa.nc_matmul(psum, nl.load(y[step]), nl.load(x[step]).indirect(by, N))
+        return stored(psum)
+
+    x, y = (RNG.integers(-4, 5, (3, P, n)).astype(np.float32) for n in (F, 8))
+    got = nkijax.run(kernel, *(v.astype(ml_dtypes.bfloat16) for v in (x, y)), INDEX, target="trn3", loops=loops)
+    np.testing.assert_array_equal(got, sum(y[t].T @ gathered(x[t], INDEX, 32) for t in range(3)))
+
+
 def test_matmul_scatters_and_adds_where_it_has_written():
     """The accumulation state is scattered too."""
 

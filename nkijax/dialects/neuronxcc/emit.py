@@ -204,7 +204,7 @@ def fitting(value: Any, dtype: str) -> Any:
     if dtype == "bool":
         return int(bool(value))
     info = np.iinfo(dtypes.storage(dtype))
-    return int(min(max(int(value), info.min), info.max))
+    return int(min(max(value, info.min), info.max))
 
 
 def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None, mode: OobMode = OobMode.error) -> None:

@@ -64,8 +64,11 @@ def nc_matmul(
     mode = MatmulPerfMode.double_row if double else MatmulPerfMode.none
     onezero = bool(is_stationary_onezero), bool(is_moving_onezero)
     dst = boxed(tile.raw, (*where.box, *((0, 1) for _ in range(tile.ndim - len(where.box)))))
-    made = NcMatmul(dst, *_paired(a, b), *onezero, False, False, tuple(tile_position), tuple(tile_size), mode)
-    current(_API).emit(made)
+    recorder = current(_API)
+    recorder.zeros.add(dst.buffer)  # a first matmul adds to zeros, so that every step of a contraction is the same
+    place = (tuple(tile_position), tuple(tile_size))
+    made = NcMatmul(dst, *_paired(a, b), *onezero, False, True, *place, mode, dst)
+    recorder.emit(made)
     tile.made = made
     return tile
 

@@ -10,65 +10,22 @@ import numpy as np
 from nkijax import arrays, dtypes
 from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.dtype import float32, name_of
-from nkijax.dialects.neuronxcc.emit import Column, compute, copied, is_number, joint, to_sbuf
+from nkijax.dialects.neuronxcc.emit import Column, compute, is_number
+from nkijax.dialects.neuronxcc.isa_data import nc_transpose
+from nkijax.dialects.neuronxcc.isa_matmul import nc_matmul
 from nkijax.dialects.neuronxcc.math import tile_of
-from nkijax.dialects.neuronxcc.predicate import Region
-from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, allocate, boxed, operand, result
+from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, allocate, operand
 from nkijax.errors import KernelError
 from nkijax.isa.elementwise import TensorScalar
-from nkijax.isa.matmul import NcMatmul
 from nkijax.isa.move import Memset
 from nkijax.isa.operators import ALU
 from nkijax.isa.random import STATE_WORDS, Dropout, Rng, SetRngSeed
-from nkijax.isa.transpose import NcTranspose
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
 from nkijax.trace import current
 from nkijax.view import View
 
-_WIDE = ("float32", "tfloat32")
 _DROPPED_BITS = 8  # of 32 random ones, so that a float32 holds the rest
-
-
-def _fed(view: View, other: str) -> View:
-    """A matmul's operand in SBUF, as a float that goes with the other's dtype."""
-    kind = view.dtype
-    if not dtypes.is_float(kind):
-        kind = other if dtypes.is_float(other) else "float32"
-    if (kind in _WIDE) != (other in _WIDE) and dtypes.is_float(other):
-        kind = "float32"
-    return to_sbuf(view) if kind == view.dtype else copied(view, kind)
-
-
-def product(api: str, stationary: Tensor, moving: Tensor, mask: Any = None, **flags: Any) -> Tile:
-    """stationary (K, M).T @ moving (K, N …) → a new PSUM tile (M, N …), under a mask on that."""
-    k = joint(api, None, [stationary], stationary.shape)
-    n = joint(api, None, [moving], moving.shape)
-    if k.rest is not None or n.rest is not None:
-        raise KernelError(f"{api} operands: their masks must bound each dimension by itself")
-    rows = (max(k.box[0][0], n.box[0][0]), min(k.box[0][1], n.box[0][1]))
-    columns = stationary.shape_2d[1]
-    inner = k.box[1] if stationary.ndim == 2 else (0, columns)
-    shape = (columns, *moving.shape[1:])
-    where = joint(api, mask, [], shape)
-    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(where.box, (inner, *n.box[1:]), strict=True))
-    where = Region(shape, box, where.rest)
-    tile = result(shape, "float32", Memory.psum, where)
-    if where.empty or rows[0] >= rows[1]:
-        return tile
-    left_box = (rows, box[0]) if stationary.ndim == 2 else (rows, *((0, m) for m in stationary.shape[1:]))
-    left = operand(stationary, None, Region(stationary.shape, left_box), api)
-    right = operand(moving, None, Region(moving.shape, (rows, *box[1:])), api)
-    kinds = (left.dtype, right.dtype)
-    left, right = _fed(left, kinds[1]), _fed(right, kinds[0])
-    if left.dtype != right.dtype and (left.dtype in _WIDE) != (right.dtype in _WIDE):
-        left, right = _fed(left, right.dtype), _fed(right, left.dtype)
-    recorder, dst = current(api), boxed(tile.raw, box)
-    recorder.zeros.add(dst.buffer)
-    made = NcMatmul(dst, left, right, accumulate=True, addend=dst, **flags)
-    recorder.emit(made)
-    tile.made = made
-    return tile
 
 
 def matmul(x, y, transpose_x=False, mask=None, **hints) -> Tile:
@@ -76,35 +33,13 @@ def matmul(x, y, transpose_x=False, mask=None, **hints) -> Tile:
     del hints
     api = "nl.matmul"
     x, y = tile_of(f"{api} x", x), tile_of(f"{api} y", y)
-    if not transpose_x:
-        x = transpose(x)
-    return product(api, x, y, mask)
+    return nc_matmul(x if transpose_x else nc_transpose(x), y, mask=mask)
 
 
 def transpose(x, dtype=None, mask=None, **hints) -> Tile:
-    """A new tile (F, P), in PSUM: `x` (P, F) transposed, bit for bit; the mask is on `x`."""
+    """A new tile (F, P): `x` (P, F) transposed, bit for bit; the mask is on `x`.  Hints have no effect."""
     del hints
-    tile = transposed("nl.transpose", x, mask)
-    return tile if dtype is None else emit.copy(tile, dtype)
-
-
-def transposed(api: str, x: Any, mask: Any = None, engine: Engine = Engine.unknown) -> Tile:
-    """The transpose, by the tensor engine into PSUM or by the vector engine into SBUF."""
-    x = tile_of(f"{api} x", x)
-    if x.ndim != 2:
-        raise KernelError(f"{api} x: must have 2 dimensions, got {x.shape}")
-    where = joint(api, mask, [x], x.shape)
-    if where.rest is not None:
-        raise KernelError(f"{api} mask: must bound rows and columns, each by itself")
-    turned = Region(x.shape[::-1], where.box[::-1])
-    tile = result(turned.shape, x.dtype.name, Memory.sbuf if engine is Engine.vector else Memory.psum, turned)
-    if where.empty:
-        return tile
-    view = operand(x, None, where, api)
-    made = NcTranspose(boxed(tile.raw, turned.box), view if engine is Engine.vector else to_sbuf(view), engine)
-    current(api).emit(made)
-    tile.made = made
-    return tile
+    return nc_transpose(x, mask=mask, dtype=dtype)
 
 
 def _generator(api: str, lanes: int) -> View:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nkijax import dtypes
 from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, joint
@@ -23,8 +22,6 @@ from nkijax.machine import Memory
 from nkijax.program import Instruction
 from nkijax.trace import current
 from nkijax.view import View
-
-_BIG = 3.4028234663852886e38
 
 
 def axes_of(api: str, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -88,8 +85,7 @@ def _with_identity(row: AluOp, view: View, where: Region) -> View:
         return view
     assert row.identity is not None
     out = allocate(view.shape, view.dtype, Memory.sbuf)
-    identity = max(-_BIG, min(_BIG, row.identity)) if dtypes.KINDS[view.dtype].family == "float" else row.identity
-    current("mask").emit(Memset(out, emit.fitting(identity, view.dtype)))
+    current("mask").emit(Memset(out, emit.fitting(row.identity, view.dtype)))
     emit.select(out, view, where)
     return out
 

@@ -132,11 +132,11 @@ class Tensor:
 
     # ---- views
 
-    def reshape(self, *shape: Any, **new: Any) -> Any:
+    def reshape(self, *sizes: Any, shape: Any = None) -> Any:
         """The same elements in another shape: reshape((a, b)), reshape(a, b) or reshape(shape=(a, b))."""
-        sizes = new["shape"] if new else shape[0] if len(shape) == 1 else shape
-        sizes = (sizes,) if isinstance(sizes, int) else tuple(int(n) for n in sizes)
-        return self.with_view(plain(self, "reshape").reshape(sizes))
+        given = shape if shape is not None else sizes[0] if len(sizes) == 1 else sizes
+        given = (given,) if isinstance(given, int) else tuple(int(n) for n in given)
+        return self.with_view(plain(self, "reshape").reshape(given))
 
     def view(self, dtype) -> Any:
         """The same bytes as another dtype; the last dimension is scaled by the ratio of the sizes."""
@@ -328,7 +328,7 @@ def operand(x: Tensor, shape: Sequence[int] | None = None, region: Region | None
         padded = (*box, *((0, 1) for _ in range(x.ndim - len(box))))
         own = tuple((0, 1) if n == 1 else b for b, n in zip(padded, x.shape, strict=False))
         for guard in x.guards:
-            guard.check(own, x.name)
+            guard.check(own, x.name or "unnamed")
     if shape is not None:
         view = broadcast(view, shape, api)
     return view if region is None else boxed(view, region.box)

@@ -72,14 +72,20 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
     if len(new_shape) < (2 if on_chip else 1):
         new_shape.append(1)
         new_strides.append(strides[-1])
-    if view.dynamic is not None and view.dynamic.vector and key:
-        if type(key[0]) is not slice or new_shape[0] != shape[0]:
-            rule = "rows of a vector-indirect view take part in the indirection"
-            raise KernelError(f"{_API} dimension 0: {rule}, got {key[0]}")
     indexed = View(view.buffer, offset, tuple(new_strides), tuple(new_shape), view.dtype, view.dynamic)
-    if view.dynamic is not None and view.dynamic.columns and indexed != view:
-        raise KernelError(f"{_API} key: an indirect view must be used as it is, got {key}")
+    if view.dynamic is not None:
+        _check_dynamic(view, key, indexed)
     return indexed
+
+
+def _check_dynamic(view: View, key: tuple[Any, ...], indexed: View) -> None:
+    """What takes part in an indirection stays: rows of a vector-indirect view, all of one made by `.indirect`."""
+    assert view.dynamic
+    if view.dynamic.vector and key and (type(key[0]) is not slice or indexed.shape[0] != view.shape[0]):
+        rule = "rows of a vector-indirect view take part in the indirection"
+        raise KernelError(f"{_API} dimension 0: {rule}, got {key[0]}")
+    if view.dynamic.columns and indexed != view:
+        raise KernelError(f"{_API} key: an indirect view must be used as it is, got {key}")
 
 
 def _bad_slice(view: View, dim: int, given: slice, first: int, last: int) -> KernelError:

@@ -22,7 +22,7 @@ def interleaved(x):
     return tile.reshape((64, 4 * f))
 
 
-def quantized_product(a, b, dtype=nl.float8_e4m3fn_x4, scale_dtype=nl.uint8, packed=False, steps=1, out=nl.float32):
+def quantized_product(a, b, dtype=nl.float8_e4m3fn_x4, scale_dtype=nl.uint8, packed=False, out=nl.float32):
     """a.T @ b by quantizing both; with `packed` their scales share one tile, the second's four rows further down."""
     m, n = a.shape[1], b.shape[1]
     left, right = nl.ndarray((64, m), dtype), nl.ndarray((64, n), dtype)
@@ -34,8 +34,7 @@ def quantized_product(a, b, dtype=nl.float8_e4m3fn_x4, scale_dtype=nl.uint8, pac
     nisa.quantize_mx(left, interleaved(a), left_scale)
     nisa.quantize_mx(dst=right, src=interleaved(b), dst_scale=right_scale, name="right")
     psum = nl.ndarray((m, n), out, buffer=nl.psum)
-    for _ in range(steps):
-        nisa.nc_matmul_mx(psum, left, right, left_scale, right_scale)
+    nisa.nc_matmul_mx(psum, left, right, left_scale, right_scale)
     result = nl.ndarray((m, n), nl.float32, buffer=nl.shared_hbm)
     nisa.dma_copy(result, nl.copy(psum, nl.float32))
     return result
@@ -53,10 +52,28 @@ def test_quantize_and_multiply(eager, packed):
     assert np.abs(result - product()).max() > 0
 
 
-def test_accumulates_in_one_contraction():
-    options = {"dtype": nl.float8_e5m2_x4, "scale_dtype": nl.float8_e8m0fnu, "target": "trn3"}
-    one, three = (nkijax.run(quantized_product, STATIONARY, MOVING, steps=n, **options) for n in (1, 3))
-    np.testing.assert_allclose(three, 3 * one, rtol=1e-5, atol=1e-5)
+def test_steps_of_a_contraction_fold_into_one():
+    """Each step has data and scales of its own."""
+
+    def kernel(a, b, sa, sb):
+        out, psum = (nl.ndarray((8, 16), nl.float32, buffer=r) for r in (nl.shared_hbm, nl.psum))
+        for step in range(3):
+            x, y = (nl.load(t[step].view(nl.float8_e5m2_x4)) for t in (a, b))
+            nisa.nc_matmul_mx(psum, x, y, nl.load(sa[step]), nl.load(sb[step]))
+        nisa.dma_copy(out, nl.copy(psum))
+        return out
+
+    rng, rows = np.random.default_rng(1), [32 * (p // 32) + (p % 32) // 8 for p in range(64)]
+    data = [rng.choice([-2, -1, 0.5, 1, 3], (3, 64, f, 4)).astype(ml_dtypes.float8_e5m2) for f in (8, 16)]
+    scales = [rng.integers(124, 130, (3, 64, f)).astype(np.uint8) for f in (8, 16)]
+    full = [
+        v.astype(np.float64) * 2.0 ** (s[:, rows].astype(np.float64) - 127)[..., None]
+        for v, s in zip(data, scales, strict=True)
+    ]
+    args = [*(v.view(np.uint8).reshape(3, 64, -1) for v in data), *scales]
+    got = nkijax.run(kernel, *args, target="trn3")
+    np.testing.assert_allclose(got, np.einsum("tkmq,tknq->mn", *full), rtol=1e-6, atol=1e-6)
+    assert str(nkijax.trace(kernel, *args, target="trn3")).count("NcMatmulMx") == 1
 
 
 def test_bfloat16_result_and_reduced_precision():

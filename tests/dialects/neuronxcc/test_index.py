@@ -1,0 +1,90 @@
+"""Index objects, against NumPy arrays of the same integers."""
+
+import numpy as np
+import pytest
+
+from nkijax import KernelError, Unsupported
+from nkijax.dialects.neuronxcc import language as nl
+from nkijax.dialects.neuronxcc.index import Index, axis_index, ds, extents_of, predicate_of
+from nkijax.dialects.neuronxcc.predicate import Predicate, region
+
+
+def values(index):
+    """The integers of an index, in its shape."""
+    grids = np.indices(index.extents)
+    return index.constant + sum((c * g for c, g in zip(index.coefficients, grids)), np.zeros(index.extents, int))
+
+
+def test_arange():
+    assert nl.arange(4).shape == (4,) and (values(nl.arange(2, 6)) == np.arange(2, 6)).all()
+    assert nl.arange(4)[:, None].shape == (4, 1) and nl.arange(4)[None, :, None].shape == (1, 4, 1)
+    assert (values(nl.arange(8)[None, 2:8:3]) == [[2, 5]]).all() and nl.arange(4)[...].shape == (4,)
+    with pytest.raises(KernelError, match="empty"):
+        nl.arange(3, 3)
+
+
+def test_ranks_align_from_the_left():
+    a, b = nl.arange(4)[:, None, None], nl.arange(3)[None, :]
+    assert (a + b).shape == (4, 3, 1)
+    assert (values(a * 3 + b)[:, :, 0] == np.arange(12).reshape(4, 3)).all()
+    assert (nl.arange(128)[:,] + nl.arange(1)[None, :]).shape == (128, 1)
+    with pytest.raises(KernelError, match="agree from the left"):
+        nl.arange(4)[:, None] + nl.arange(3)[:, None]
+
+
+def test_arithmetic():
+    i = nl.arange(6)[:, None]
+    assert (values(2 * i + 1 - i)[:, 0] == np.arange(6) + 1).all()
+    assert (values(np.int64(5) - i)[:, 0] == 5 - np.arange(6)).all() and (values(-i)[:, 0] == -np.arange(6)).all()
+    assert (values(i * np.int32(3))[:, 0] == 3 * np.arange(6)).all()
+    assert (values((4 * i + 3) // 4) == values(i)).all() and (values((4 * i + 3) % 4) == 3).all()
+    with pytest.raises(Unsupported, match="not affine"):
+        i // 4
+    with pytest.raises(Unsupported, match="product"):
+        i * nl.arange(3)[None, :]
+
+
+def test_comparisons_are_predicates():
+    i, j = nl.arange(4)[:, None], nl.arange(3)[None, :]
+    for p, want in [
+        (i < 2, lambda a, b: a < 2),
+        (i >= j, lambda a, b: a >= b),
+        (2 > i, lambda a, b: a < 2),
+        (i <= j + 1, lambda a, b: a <= b + 1),
+        (i == j, lambda a, b: a == b),
+        (i != 1, lambda a, b: a != 1),
+        ((i < 2) & (j > 0), lambda a, b: (a < 2) & (b > 0)),
+        ((i < 1) | (j > 1), lambda a, b: (a < 1) | (b > 1)),
+        (~((i < 2) & (j > 0)), lambda a, b: (a >= 2) | (b <= 0)),
+    ]:
+        assert isinstance(p, Predicate)
+        for a in range(4):
+            for b in range(3):
+                cell = region(p, (4, 3)).rest, ((a, a + 1), (b, b + 1))
+                assert p.mapped(lambda f: _over(f, (4, 3))).decided(cell[1]) == want(a, b), (a, b)
+    assert (i == None) is False and (i != None) is True  # noqa: E711
+
+
+def _over(form, shape):
+    pad = (0,) * (len(shape) - len(form.coefficients))
+    return Index((*form.coefficients, *pad), shape, form.constant)
+
+
+def test_mgrid():
+    grid = nl.mgrid[0:4, 1:3, :5]
+    p, x, y = grid
+    assert (p.shape, x.shape, y.shape) == ((4, 1, 1), (1, 2, 1), (1, 1, 5))
+    assert grid.p is p and grid.x is x and grid.y is y and x.constant == 1
+
+
+def test_a_region_is_a_mask_again():
+    i, j = nl.arange(8)[:, None], nl.arange(9)[None, :]
+    for mask in (i < 3, (i < 3) & (j >= 4), i >= j, (i < 6) & (j > i)):
+        there = region(mask, (8, 9))
+        assert region(predicate_of(there), (8, 9)).box == there.box
+    assert axis_index(1, (8, 9)).coefficients == (0, 1)
+
+
+def test_extents_and_slices():
+    assert extents_of((4, 1), (1, 3), ()) == (4, 3)
+    assert (ds(3, np.int64(4)).start, ds(3, np.int64(4)).size) == (3, 4)
