@@ -5,6 +5,7 @@ Every turn loads a tile [128, F], takes exp on the scalar engine, multiplies and
     nkijax run examples/dynamic_loops.py        (or: python examples/dynamic_loops.py)
 """
 
+import sys
 import warnings
 
 import numpy as np
@@ -129,4 +130,4 @@ def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]
 
 
 if __name__ == "__main__":
-    main()
+    main(*(int(a) for a in sys.argv[1:]))

@@ -94,10 +94,9 @@ def quantize(x, dtype, dst_dtype, scale_dtype="uint8", scale_rows=None, slot=0):
     return memory[dst.buffer], memory[scale.buffer]
 
 
-@pytest.mark.parametrize("scale_dtype", ["uint8", "float8_e8m0fnu"])
 @pytest.mark.parametrize("dst", [E5, E4])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("p", [32, 96])
+@pytest.mark.parametrize("p, scale_dtype", [(32, "uint8"), (96, "float8_e8m0fnu")])
 def test_quantize(p, dtype, dst, scale_dtype):
     x = wild(p, 24, dtype)
     data, scale = quantize(x, dtype, dst, scale_dtype)
@@ -200,15 +199,16 @@ def test_product(left, right):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("p", [32, 64, 96, 128])
-@pytest.mark.parametrize("scale_dtype", ["uint8", "float8_e8m0fnu"])
+@pytest.mark.parametrize(
+    "p, scale_dtype", [(32, "uint8"), (64, "float8_e8m0fnu"), (96, "uint8"), (128, "float8_e8m0fnu")]
+)
 def test_product_of_every_height(p, scale_dtype):
     options = {"scale_dtype": scale_dtype, "rows": p - 28, "columns": 3}
     got, want = multiply(operand(p, 4, FP4, **options), operand(p, 8, E4, 1, **options), psum(4, 8))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("slots", [(0, 4), (4, 0), (8, 12), (12, 8)])
+@pytest.mark.parametrize("slots", [(0, 4), (12, 8)])
 def test_trap_21_scales_are_read_from_their_slot(slots):
     got, want = multiply(operand(128, 4, E4, slot=slots[0]), operand(128, 8, E4, 1, slot=slots[1]), psum(4, 8))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
