@@ -310,9 +310,7 @@ def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array)
     def scatter(old: jax.Array, x: jax.Array, at: jax.Array) -> jax.Array:
         return lax.scatter(old, at, x, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
-    return _updated(
-        scatter, flat.reshape(box.radixes), _from_pattern(value, address, sized), _row_starts(address, box)
-    )
+    return _updated(scatter, flat.reshape(box.radixes), _from_pattern(value, address, sized), _row_starts(address, box))
 
 
 # ---- dtypes

@@ -58,8 +58,14 @@ def kind_of(arrays: Sequence[Any]) -> str:
 def to_jax(x: Any) -> Any:
     """An array for the jitted function."""
     if isinstance(x, np.ndarray | jax.Array):
-        return x
+        return _words(x) if x.dtype.kind == "V" else x
     return jnp.asarray(_torch_to_numpy(x))
+
+
+def _words(x: Any) -> Any:
+    """An array of an x4 type as its words."""
+    storage = dtypes.storage(describe(x)[1])
+    return x if x.dtype == storage else x.view(storage)
 
 
 def _torch_to_numpy(x: Any) -> np.ndarray:
@@ -87,6 +93,7 @@ def from_jax(x: jax.Array, kind: str) -> Any:
 def update(x: Any, value: jax.Array) -> None:
     """Write a kernel's result into the argument that it wrote."""
     if isinstance(x, np.ndarray):
+        x = to_jax(x)
         x[...] = np.asarray(value).astype(x.dtype, copy=False)
     elif _is_torch(x):
         x.copy_(from_jax(value, "torch"))

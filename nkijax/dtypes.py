@@ -64,6 +64,7 @@ _BY_STORAGE = {k.storage: k.name for k in KINDS.values() if k.family != "packed"
 def of(dtype) -> str:
     """The NKI name of a dtype given as an NKI string, a NumPy or ml_dtypes dtype, or a JAX scalar type.
 
+    An x4 type is a NumPy dtype of that name, or one with a single field of that name.
     Raises TypeError for what NKI does not have (float64, int64, complex).
     """
     if isinstance(dtype, str):
@@ -76,6 +77,10 @@ def of(dtype) -> str:
         storage = None
     if storage is not None and storage in _BY_STORAGE:
         return _BY_STORAGE[storage]
+    if storage is not None and storage.kind == "V":
+        name = storage.names[0] if storage.names and len(storage.names) == 1 else storage.name
+        if name in KINDS and KINDS[name].family == "packed" and storage.itemsize == size(name):
+            return name
     raise TypeError(f"{dtype} is not an NKI dtype; NKI has {', '.join(KINDS)}")
 
 

@@ -36,6 +36,10 @@ class KernelError(AssertionError):
         super().__init__(f"{message}\n  at {self.site}" if self.site else message)
 
 
+class Outside(KernelError):
+    """A static pattern that leaves its tensor."""
+
+
 class OutOfRange(KernelError):
     """A run-time index beyond its tensor; `index` and `limit` are numbers, `view` what was addressed, if known."""
 

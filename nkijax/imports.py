@@ -23,7 +23,7 @@ _MODULES: dict[str, ModuleType] = {
     "nki.language.constants": sizes,  # a public kernel of the old dialect imports it from here
     "nki.typing": nki.typing,
     **nki.shims.MODULES,
-    "neuronxcc": shims.package("neuronxcc", nki=neuronxcc),
+    "neuronxcc": shims.package("neuronxcc", {"nki": neuronxcc}),
     "neuronxcc.nki": neuronxcc,
     "neuronxcc.nki.language": neuronxcc.language,
     "neuronxcc.nki.language.constants": sizes,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from nkijax import dtypes
 from nkijax.buffer import Buffer, resolve, restride, suffix_products
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Outside
 from nkijax.machine import Memory
 
 GROUP, WIDE_GROUP = 16, 32  # partitions that share a list of columns (`View.indirect`); the wide one is TensorE's
@@ -375,7 +375,7 @@ class View:
         last = self.offset + self.extent
         if self.offset < 0 or last >= self.storage_size or min(self.strides, default=0) < 0:
             name = self.buffer.name or "unnamed"
-            raise KernelError(
+            raise Outside(
                 f"{api}: Out-of-bound access for tensor `{name}`: addresses [{self.offset}, {last}] exceed its "
                 f"{self.storage_size} elements"
             )

@@ -45,6 +45,18 @@ def test_update_writes_in_place():
     np.testing.assert_array_equal(x, [0, 1, 2])
 
 
+@pytest.mark.parametrize(("name", "word"), [("float8_e4m3fn_x4", np.uint32), ("float4_e2m1fn_x4", np.uint16)])
+def test_x4_types_are_named_by_their_field_and_travel_as_words(name, word):
+    x = np.arange(6).astype(word).reshape(2, 3).view(np.dtype([(name, word)]))
+    assert arrays.describe(x) == ((2, 3), name)
+    np.testing.assert_array_equal(arrays.to_jax(x), np.arange(6).reshape(2, 3))
+    arrays.update(x, jnp.ones((2, 3), word))
+    np.testing.assert_array_equal(x[name], np.ones((2, 3)))
+    for wrong in (np.dtype([(name, np.uint8)]), np.dtype([("other", word)]), np.dtype([(name, word), ("more", word)])):
+        with pytest.raises(TypeError, match="is not an NKI dtype"):
+            arrays.describe(np.zeros(2, wrong))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 def test_torch_round_trip(dtype):
     torch = pytest.importorskip("torch", reason="torch is optional")

@@ -8,7 +8,7 @@ import pytest
 
 import nkijax
 from nkijax import imports
-from nkijax.dialects import nki
+from nkijax.dialects import neuronxcc, nki
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +125,42 @@ def test_for_a_while():
     with imports.installed(shadow=True):
         pass
     assert importlib.import_module("nki") is nki
+
+
+OLD_SPELLINGS = """
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.compiler as ncc
+import neuronxcc.nki.typing as nt
+import neuronxcc.nki.nccl as nccl
+from neuronxcc import nki as again
+from neuronxcc.nki import baremetal, benchmark, jit, profile, simulate_kernel, trace
+from neuronxcc.nki.compiler.backends.neuron.indexing import TileIndex
+from neuronxcc.nki.compiler.backends.neuron.tensor import local_tile
+from neuronxcc.nki.isa.constants import oob_mode
+from neuronxcc.nki.isa.neuron_isa import dma_copy
+from neuronxcc.nki.language import bfloat16, par_dim
+from neuronxcc.nki.language.constants import sizeinbytes
+from neuronxcc.nki.language.iterators import sync_program
+from neuronxcc.nki.nccl.collectives import collective_permute_implicit
+from neuronxcc.nki.typing import scalar, tensor
+from neuronxcc.nki._private.private_api import core_barrier, do_while, sendrecv
+from neuronxcc.nki._private_kernels import NormType
+from neuronxcc.nki._private_kernels.RoPE import RoPE_sbuf
+from neuronxcc.nki._private_kernels.qkv import rmsnorm_qkv_isa_kernel
+from neuronxcc.starfish.support.util import allclose
+from nki.language.constants import sizeinbytes as sized
+"""
+
+
+def test_every_way_to_import_the_old_dialect():
+    nkijax.install()
+    names = {}
+    exec(OLD_SPELLINGS, names)
+    assert names["nki"] is names["again"] is neuronxcc and names["nisa"] is neuronxcc.isa
+    assert names["nki"].compiler.sbuf is names["ncc"].sbuf and names["sized"] is names["sizeinbytes"]
+    with pytest.raises(ModuleNotFoundError, match="nkijax has neuronxcc, neuronxcc.nki"):
+        importlib.import_module("neuronxcc.nki.kernels")
+    imports.uninstall()
+    assert "neuronxcc.nki" not in sys.modules

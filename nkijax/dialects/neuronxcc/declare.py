@@ -1,13 +1,11 @@
 """Declarations of `neuronxcc.nki.language`: tensors, the partition dimension, constants.
 
-Dimensions left of `par_dim` are block dimensions.  A block tensor is one buffer (P, blocks …, F …), whose tiles are
-patterns on it, unless an allocation gives its logical tiles places of their own.  Everything declared reads zero.
+Dimensions left of `par_dim` are block dimensions (see `blocks`).  Everything declared reads zero.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +15,7 @@ from nkijax import arrays
 from nkijax.buffer import suffix_products
 from nkijax.dialects.neuronxcc import compiler, emit
 from nkijax.dialects.neuronxcc import dtype as kinds
+from nkijax.dialects.neuronxcc.blocks import Blocks, Storage
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.tensor import Tensor, allocate, face, sbuf
 from nkijax.errors import KernelError
@@ -28,45 +27,6 @@ from nkijax.view import View
 
 class par_dim(int):
     """`nl.par_dim(n)`: n, and in a shape the mark of the partition dimension."""
-
-
-class Blocks:
-    """A block tensor whose logical tiles have places of their own."""
-
-    __slots__ = ("_tiles", "buffer", "dtype", "shape")
-
-    def __init__(self, tiles: dict[tuple[int, ...], View], shape: tuple[int, ...], dtype: str, memory: Memory):
-        self._tiles, self.shape, self.dtype, self.buffer = tiles, shape, kinds.DType(dtype), memory
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def _split(self, key: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        keys = key if isinstance(key, tuple) else (key,)
-        depth = len(next(iter(self._tiles)))
-        try:
-            index = tuple(operator.index(k) for k in keys[:depth])
-        except TypeError:
-            raise KernelError(f"tensor[...]: block dimensions of a placed tensor take ints, got {keys}") from None
-        return tuple(i + n if i < 0 else i for i, n in zip(index, self.shape, strict=False)), keys[depth:]
-
-    def __getitem__(self, key: Any) -> Any:
-        index, rest = self._split(key)
-        depth = len(next(iter(self._tiles)))
-        if len(index) < depth:
-            left = {i[len(index) :]: v for i, v in self._tiles.items() if i[: len(index)] == index}
-            return Blocks(left, self.shape[len(index) :], self.dtype, self.buffer)
-        if index not in self._tiles:
-            raise KernelError(f"tensor[...]: block index {index} exceeds the block dimensions of {self.shape}")
-        tile = face(self._tiles[index])
-        return tile[rest] if rest else tile
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        index, rest = self._split(key)
-        if len(index) < len(next(iter(self._tiles))):
-            raise KernelError(f"tensor[...] = value: names one tile of {self.shape}, got {key}")
-        emit.assign(self[key] if rest else self[index], value)
 
 
 def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tuple[Any, list[View]]:
@@ -84,15 +44,29 @@ def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tup
         return face(view), [view]
     blocks, tile = sizes[:at], sizes[at:]
     tile = tile if len(tile) > 1 else (*tile, 1)
-    if placed and buffer.place is not None:
-        recorder = current(api)
-        every = itertools.product(*map(range, blocks))
-        tiles = {i: View.whole(compiler.storage(recorder, buffer, i, tile, kind, name or "")) for i in every}
-        return (Blocks(tiles, (*blocks, *tile), kind, memory) if blocks else face(tiles[()])), list(tiles.values())
-    view = allocate((tile[0], *blocks, *tile[1:]), kind, memory, name or "", zero=True)
-    steps = suffix_products(view.shape)
+    given_places = placed and buffer.place is not None
+    views: dict[tuple[int, ...], View] = {}
+    for index in itertools.product(*map(range, blocks)):
+        if given_places:
+            views[index] = View.whole(compiler.storage(current(api), buffer, index, tile, kind, name or ""))
+        else:
+            views[index] = allocate(tile, kind, memory, name or "", zero=True)
+    if not blocks:
+        return face(views[()]), list(views.values())
+    whole = None if given_places else lambda fill: _united(blocks, tile, kind, memory, name or "", fill)
+    return Blocks(Storage(views, whole), (*blocks, *tile), kind, memory, name or ""), list(views.values())
+
+
+def _united(
+    blocks: tuple[int, ...], tile: tuple[int, ...], kind: str, memory: Memory, name: str, fill: float
+) -> Tensor:
+    """A block tensor in one buffer (P, blocks …, F …)."""
+    view = allocate((tile[0], *blocks, *tile[1:]), kind, memory, name, zero=True)
+    if fill:
+        current("nl.full").emit(Memset(view, emit.fitting(fill, kind)))
+    steps, at = suffix_products(view.shape), len(blocks)
     strides = (*steps[1 : 1 + at], steps[0], *steps[1 + at :])
-    return face(View(view.buffer, 0, strides, (*blocks, *tile), kind), at), [view]
+    return face(View(view.buffer, 0, strides, (*blocks, *tile), kind), at)
 
 
 def ndarray(shape, dtype=kinds.float32, buffer=None, name="", **hints) -> Any:
@@ -113,6 +87,8 @@ def full(shape, fill_value, dtype=kinds.float32, buffer=None, name="", **hints) 
 def _filled(api: str, shape: Any, value: Any, dtype: Any, buffer: Any, name: str) -> Any:
     tensor, views = _new(api, shape, dtype, buffer, name)
     recorder, value = current(api), arrays.static(value)
+    if isinstance(tensor, Blocks):
+        tensor.filled(value)
     for view in views:
         if view.memory is Memory.psum and value == 0:
             continue  # it starts so

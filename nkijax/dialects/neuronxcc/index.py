@@ -162,10 +162,10 @@ class Index:
         return compare(self - other, "greater_equal")
 
     def __eq__(self, other: Any) -> Any:
-        return False if other is None else compare(self - other, "equal")
+        return False if as_index(other) is None else compare(self - other, "equal")
 
     def __ne__(self, other: Any) -> Any:
-        return True if other is None else compare(self - other, "not_equal")
+        return True if as_index(other) is None else compare(self - other, "not_equal")
 
     __hash__ = object.__hash__
 

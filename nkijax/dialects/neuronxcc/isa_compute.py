@@ -133,7 +133,7 @@ def _vector_only(engine: Any, *ops: AluOp | None) -> Engine:
 # ---- the vector engine
 
 
-def tensor_tensor(data1, data2, op, *, dtype=None, mask=None, engine=constants.unknown_engine, **hints) -> Tile:
+def tensor_tensor(data1, data2, op, dtype=None, mask=None, engine=constants.unknown_engine, **hints) -> Tile:
     """data1 <op> data2."""
     del hints
     api = f"{_API}.tensor_tensor"
@@ -170,7 +170,6 @@ def tensor_scalar(
     op1=None,
     operand1=None,
     reverse1=False,
-    *,
     dtype=None,
     mask=None,
     engine=constants.unknown_engine,
@@ -199,7 +198,7 @@ def _sbuf(x: Any) -> Any:
 
 
 def scalar_tensor_tensor(
-    *, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None, **hints
+    data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None, **hints
 ) -> Tile:
     """(data <op0> operand0) <op1> operand1; operand0 a number or (P, 1), operand1 (P, F)."""
     del hints
@@ -217,7 +216,7 @@ def scalar_tensor_tensor(
     return compute(api, shape, kind_of(dtype, tile.dtype, api), make, operands, mask)
 
 
-def reciprocal(data, *, dtype=None, mask=None, **hints) -> Tile:
+def reciprocal(data, dtype=None, mask=None, **hints) -> Tile:
     """1 / data."""
     del hints
     api = f"{_API}.reciprocal"
@@ -226,7 +225,7 @@ def reciprocal(data, *, dtype=None, mask=None, **hints) -> Tile:
 
 
 def tensor_scalar_reduce(
-    *, data, op0, operand0, reduce_op, reduce_res, reverse0=False, dtype=None, mask=None, **hints
+    data, op0, operand0, reduce_op, reduce_res, reverse0=False, dtype=None, mask=None, **hints
 ) -> Tile:
     """data <op0> operand0; reduce_res (P, 1) takes its reduction over F."""
     del hints
@@ -247,7 +246,7 @@ def tensor_scalar_reduce(
 
 
 def tensor_tensor_scan(
-    data0, data1, initial, op0, op1, reverse0=False, reverse1=False, *, dtype=None, mask=None, **hints
+    data0, data1, initial, op0, op1, reverse0=False, reverse1=False, dtype=None, mask=None, **hints
 ) -> Tile:
     """r[i] = (data0[i] <op0> r[i-1]) <op1> data1[i] along F, r[-1] = initial, a number or (P, 1)."""
     del hints
@@ -265,7 +264,7 @@ def tensor_tensor_scan(
     return compute(api, shape, kind, make, [first, second, number_or_column(initial, f"{api} initial")], mask)
 
 
-def dropout(data, prob, *, mask=None, dtype=None, **hints) -> Tile:
+def dropout(data, prob, mask=None, dtype=None, **hints) -> Tile:
     """0 with probability `prob`, a number or (P, 1), else data; it is not scaled."""
     del hints
     api = f"{_API}.dropout"
@@ -307,7 +306,6 @@ def activation(
     data,
     bias=None,
     scale=1.0,
-    *,
     reduce_op=None,
     reduce_res=None,
     reduce_cmd=constants.reduce_cmd.idle,
@@ -333,7 +331,7 @@ def activation(
 
 
 def activation_reduce(
-    op, data, *, reduce_op=None, reduce_res=None, bias=None, scale=1.0, mask=None, dtype=None, **hints
+    op, data, reduce_op=None, reduce_res=None, bias=None, scale=1.0, mask=None, dtype=None, **hints
 ) -> Tile:
     """op(data * scale + bias); reduce_res (P, 1) takes its sum over F."""
     del hints
@@ -348,4 +346,3 @@ def activation_reduce(
 
     operands = [tile, number_or_column(bias, f"{api} bias"), number_or_column(scale, f"{api} scale")]
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, operands, mask)
-

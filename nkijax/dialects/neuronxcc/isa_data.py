@@ -34,7 +34,7 @@ _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 # ---- copies
 
 
-def tensor_copy(src, *, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
+def tensor_copy(src, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
     """A new tile with the elements of `src`, cast."""
     del hints
     api = f"{_API}.tensor_copy"
@@ -47,19 +47,19 @@ def tensor_copy(src, *, mask=None, dtype=None, engine=constants.unknown_engine, 
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, [tile], mask)
 
 
-def tensor_copy_dynamic_src(src, *, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
+def tensor_copy_dynamic_src(src, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
     """`tensor_copy` of a tile that was indexed with run-time values."""
     return tensor_copy(src, mask=mask, dtype=dtype, engine=engine, **hints)
 
 
-def tensor_copy_dynamic_dst(*, dst, src, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> None:
+def tensor_copy_dynamic_dst(dst, src, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> None:
     """dst = src, where dst was indexed with run-time values."""
     del dtype, engine, hints
     api = f"{_API}.tensor_copy_dynamic_dst"
     emit.transfer(tile_of(dst, f"{api} dst"), tile_of(src, f"{api} src"), mask, OobMode.error)
 
 
-def tensor_copy_predicated(*, src, dst, predicate, reverse_pred=False, mask=None, dtype=None, **hints) -> None:
+def tensor_copy_predicated(src, dst, predicate, reverse_pred=False, mask=None, dtype=None, **hints) -> None:
     """dst = src, a tile or a number, where predicate != 0 (or == 0, reversed)."""
     del dtype, hints
     api = f"{_API}.tensor_copy_predicated"
@@ -68,7 +68,6 @@ def tensor_copy_predicated(*, src, dst, predicate, reverse_pred=False, mask=None
 
 
 def dma_copy(
-    *,
     dst,
     src,
     mask=None,
@@ -131,7 +130,7 @@ def _tiled_offloaded_fma(*srcs, scales=None, dst=None, **hints) -> None:
 # ---- constants and indices
 
 
-def memset(shape, value, dtype, *, mask=None, engine=constants.unknown_engine, **hints) -> Tile:
+def memset(shape, value, dtype, mask=None, engine=constants.unknown_engine, **hints) -> Tile:
     """A new tile that holds `value`."""
     del hints
     api = f"{_API}.memset"
@@ -141,7 +140,7 @@ def memset(shape, value, dtype, *, mask=None, engine=constants.unknown_engine, *
     return compute(api, sizes, kind, lambda dst: Memset(dst, number, which), [], mask)
 
 
-def iota(expr, dtype, *, mask=None, **hints) -> Tile:
+def iota(expr, dtype, mask=None, **hints) -> Tile:
     """The values of an index expression, (P, F)."""
     del hints
     api = f"{_API}.iota"
@@ -162,7 +161,7 @@ def iota(expr, dtype, *, mask=None, **hints) -> Tile:
     return compute(api, shape, kind, make, [], mask)
 
 
-def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, **hints) -> Tile:
+def affine_select(pred, on_true_tile, on_false_value, mask=None, dtype=None, **hints) -> Tile:
     """on_true_tile where a predicate on its index space holds, else a number."""
     del hints
     api = f"{_API}.affine_select"
@@ -235,7 +234,7 @@ def _over(form: Index, outer: Region) -> Index:
 # ---- transposes
 
 
-def nc_transpose(data, *, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
+def nc_transpose(data, mask=None, dtype=None, engine=constants.unknown_engine, **hints) -> Tile:
     """The transpose of (P, F): on the tensor engine into PSUM, or on the vector engine in SBUF.
 
     `mask` is on the index space of `data`.
@@ -254,7 +253,9 @@ def nc_transpose(data, *, mask=None, dtype=None, engine=constants.unknown_engine
     if where.empty:
         return out
     view = operand(tile, None, where, api)
-    made = NcTranspose(boxed(out.raw, turned.box), view if small else to_sbuf(view), Engine.vector if small else Engine.tensor)
+    made = NcTranspose(
+        boxed(out.raw, turned.box), view if small else to_sbuf(view), Engine.vector if small else Engine.tensor
+    )
     current(api).emit(made)
     out.made = made
     return out if dtype is None or name_of(dtype, api) == out.dtype else emit.copy(out, dtype, None, api)
@@ -269,7 +270,7 @@ def _turned(where: Region, shape: tuple[int, int]) -> Region:
     return Region(shape, ((0, shape[0]), where.box[0]))
 
 
-def dma_transpose(src, *, axes=None, mask=None, dtype=None, **hints) -> Tile:
+def dma_transpose(src, axes=None, mask=None, dtype=None, **hints) -> Tile:
     """A new SBUF tile with the first and last of 2 to 4 dimensions of `src` swapped, on the way of a DMA."""
     del hints
     api = f"{_API}.dma_transpose"
@@ -287,4 +288,3 @@ def dma_transpose(src, *, axes=None, mask=None, dtype=None, **hints) -> Tile:
         current(api).emit(made)
         out.made = made
     return out if dtype is None or name_of(dtype, api) == out.dtype else emit.copy(out, dtype, None, api)
-

@@ -137,5 +137,3 @@ def _loaded(src: View) -> View:
 
 def _cast(view: View, dtype: str) -> View:
     return view if view.dtype == dtype else copied(view, dtype)
-
-

@@ -28,7 +28,6 @@ _ROWS = 2  # that double_row contracts at once
 def nc_matmul(
     stationary,
     moving,
-    *,
     is_stationary_onezero=False,
     is_moving_onezero=False,
     is_transpose=False,
@@ -133,5 +132,3 @@ def _float(x: View) -> View:
     if dtypes.is_float(x.dtype):
         return x
     return copied(x, "bfloat16" if dtypes.size(x.dtype) == 1 else "float32")
-
-

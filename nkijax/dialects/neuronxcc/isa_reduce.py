@@ -41,7 +41,7 @@ from nkijax.view import View
 _API = "nki.isa"
 
 
-def tensor_reduce(op, data, axis, *, mask=None, dtype=None, negate=False, keepdims=False, **hints) -> Tile:
+def tensor_reduce(op, data, axis, mask=None, dtype=None, negate=False, keepdims=False, **hints) -> Tile:
     """`data` reduced by an operator over free dimensions, times -1 if `negate`; masked-off lanes are left out."""
     del hints
     api = f"{_API}.tensor_reduce"
@@ -49,7 +49,7 @@ def tensor_reduce(op, data, axis, *, mask=None, dtype=None, negate=False, keepdi
     return free.reduced(api, row, tile_of(data, f"{api} data"), axis, dtype, mask, keepdims, bool(negate))
 
 
-def tensor_partition_reduce(op, data, *, mask=None, dtype=None, **hints) -> Tile:
+def tensor_partition_reduce(op, data, mask=None, dtype=None, **hints) -> Tile:
     """`data` (P, F …) reduced by an operator over the partitions: (1, F …)."""
     del hints
     api = f"{_API}.tensor_partition_reduce"
@@ -83,13 +83,13 @@ def _statistics(api: str, entry: type, data: Any, count: int, mask: Any, dtype: 
     return out
 
 
-def bn_stats(data, *, mask=None, dtype=None, **hints) -> Tile:
+def bn_stats(data, mask=None, dtype=None, **hints) -> Tile:
     """Count, mean and variance * count of the even, then of the odd columns, without masked-off lanes: (P, 6)."""
     del hints
     return _statistics(f"{_API}.bn_stats", BnStats, data, 6, mask, dtype)
 
 
-def bn_aggr(data, *, mask=None, dtype=None, **hints) -> Tile:
+def bn_aggr(data, mask=None, dtype=None, **hints) -> Tile:
     """Mean and variance of what groups of bn_stats describe: (P, 2)."""
     del hints
     return _statistics(f"{_API}.bn_aggr", BnAggr, data, 2, mask, dtype)
@@ -99,7 +99,6 @@ def bn_aggr(data, *, mask=None, dtype=None, **hints) -> Tile:
 
 
 def select_reduce(
-    *,
     dst,
     predicate,
     on_true,
@@ -115,7 +114,9 @@ def select_reduce(
     """dst = on_true where predicate is not zero, else on_false; reduce_res takes the running maximum over F."""
     del hints, dtype
     api = f"{_API}.select_reduce"
-    to, chosen, tile = (tile_of(x, f"{api} {n}") for n, x in (("dst", dst), ("predicate", predicate), ("on_true", on_true)))
+    to, chosen, tile = (
+        tile_of(x, f"{api} {n}") for n, x in (("dst", dst), ("predicate", predicate), ("on_true", on_true))
+    )
     where = joint(api, mask, [to, chosen, tile], to.shape)
     if where.empty:
         return
@@ -149,7 +150,6 @@ def _narrow(flags: View) -> View:
 
 
 def range_select(
-    *,
     on_true_tile,
     comp_op0,
     comp_op1,
@@ -195,5 +195,3 @@ def range_select(
         raise KernelError(f"{api}: needs gen3 or later, got {current(api).target.name}")
     bounds = [number_or_column(b, f"{api} {n}") for b, n in ((bound0, "bound0"), (bound1, "bound1"))]
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, [tile, *bounds], mask)
-
-

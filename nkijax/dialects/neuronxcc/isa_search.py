@@ -41,7 +41,7 @@ def _eight(api: str, x: Any, mask: Any, dtype: str, make: Any) -> Tile:
     return tile
 
 
-def max8(*, src, mask=None, dtype=None, **hints) -> Tile:
+def max8(src, mask=None, dtype=None, **hints) -> Tile:
     """The 8 largest elements of each partition, descending: (P, 8)."""
     del hints
     api = f"{_API}.max8"
@@ -49,7 +49,7 @@ def max8(*, src, mask=None, dtype=None, **hints) -> Tile:
     return _eight(api, tile, mask, kind_of(dtype, tile.dtype, api), lambda dst, x, _: Max8(dst, x))
 
 
-def nc_find_index8(*, data, vals, mask=None, dtype=None, **hints) -> Tile:
+def nc_find_index8(data, vals, mask=None, dtype=None, **hints) -> Tile:
     """Where each of 8 values is in its partition of `data`: (P, 8) of uint32."""
     del hints
     api = f"{_API}.nc_find_index8"
@@ -61,7 +61,7 @@ def nc_find_index8(*, data, vals, mask=None, dtype=None, **hints) -> Tile:
     return _eight(api, tile, mask, kind_of(dtype, "uint32", api), make)
 
 
-def nc_match_replace8(*, data, vals, imm, dst_idx=None, mask=None, dtype=None, **hints) -> Tile:
+def nc_match_replace8(data, vals, imm, dst_idx=None, mask=None, dtype=None, **hints) -> Tile:
     """`data` with the first occurrence of each of 8 values replaced by `imm`; `dst_idx` takes where they were."""
     del hints
     api = f"{_API}.nc_match_replace8"
@@ -80,7 +80,7 @@ def nc_match_replace8(*, data, vals, imm, dst_idx=None, mask=None, dtype=None, *
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, [tile], mask)
 
 
-def nc_stream_shuffle(src, dst, shuffle_mask, *, dtype=None, mask=None, **hints) -> None:
+def nc_stream_shuffle(src, dst, shuffle_mask, dtype=None, mask=None, **hints) -> None:
     """dst[32q + i] = src[32q + shuffle_mask[i]]; 255 leaves a partition as it is.  `dst` may be `src`."""
     del hints, dtype
     api = f"{_API}.nc_stream_shuffle"
@@ -96,7 +96,7 @@ def nc_stream_shuffle(src, dst, shuffle_mask, *, dtype=None, mask=None, **hints)
     current(api).emit(NcStreamShuffle(view, source, tuple(shuffle_mask)))
 
 
-def local_gather(src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, *, mask=None, **hints) -> Tile:
+def local_gather(src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, mask=None, **hints) -> Tile:
     """Elements of each partition by the indices of its group of 16 partitions: (P, indices * num_elem_per_idx)."""
     del hints
     api = f"{_API}.local_gather"
@@ -111,7 +111,7 @@ def local_gather(src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, 
     return compute(api, (tile.shape[0], indices * run), str(tile.dtype), make, [], mask)
 
 
-def sequence_bounds(*, segment_ids, dtype=None, **hints) -> Tile:
+def sequence_bounds(segment_ids, dtype=None, **hints) -> Tile:
     """The first position of each element's segment, and the one behind its last: (1, 2, n)."""
     del hints
     api = f"{_API}.sequence_bounds"

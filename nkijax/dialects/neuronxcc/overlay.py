@@ -2,7 +2,7 @@
 
 Every place (first partition, byte address, shape, dtype) is a buffer of its own, which rolls and runs like any other.
 That is all there is to it as long as a tile reads only what was written through it.  Where a tile reads bytes that
-another tile wrote, `Placed.finish` makes the two one buffer, on which their views are patterns, at the end of the trace.
+another tile wrote, `Placed.finish` makes the two one buffer, on which their views are patterns, as the trace ends.
 In eager mode, where instructions have been executed by then, such tiles keep buffers of their own.
 """
 

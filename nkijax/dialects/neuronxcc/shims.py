@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -12,11 +12,11 @@ from nkijax.dialects.neuronxcc.index import Index
 from nkijax.errors import Unsupported
 
 
-def package(name: str, **attributes: Any) -> ModuleType:
+def package(name: str, attributes: Mapping[str, Any] | None = None) -> ModuleType:
     """A package that only holds others."""
     module = ModuleType(name)
     module.__path__ = []
-    vars(module).update(attributes)
+    vars(module).update(attributes or {})
     return module
 
 
@@ -28,6 +28,6 @@ def _absent(name: str) -> Callable[..., NoReturn]:
     return absent
 
 
-indexing = package("indexing", TileIndex=Index)
-tensor = package("tensor", local_tile=_absent("backends.neuron.tensor.local_tile"))
-util = package("util", allclose=np.allclose)
+indexing = package("indexing", {"TileIndex": Index})
+tensor = package("tensor", {"local_tile": _absent("backends.neuron.tensor.local_tile")})
+util = package("util", {"allclose": np.allclose})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -11,7 +12,20 @@ class NKIObject:
     Unless a subclass (or `@dataclass`) defines `__init__`, annotated fields are taken by position or keyword; one that
     is left out has its class default, or None.  `__post_init__` runs afterwards.  Objects are equal if type and fields
     are; the hash ignores values, so that fields may be lists.  Source: nki.language.NKIObject
+
+    A `@dataclass` too has None where a field is left out, and a class without annotations has its plain attributes
+    for fields: the vendor's compiler reads classes so, whatever Python's decorator would say.
     """
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        own = inspect.get_annotations(cls)
+        plain = [name for name, value in vars(cls).items() if _is_plain(name, value)]
+        if plain and not own:
+            cls.__annotations__ = dict.fromkeys(plain, Any)
+        for name in own:
+            if not hasattr(cls, name):
+                setattr(cls, name, None)
 
     def __init__(self, *args: Any, **kwargs: Any):
         cls = type(self)
@@ -42,3 +56,9 @@ class NKIObject:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({fields})"
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    """Whether a class attribute is a value that a field can have for its default."""
+    special = name.startswith("_") or callable(value) or hasattr(value, "__get__")
+    return not special and type(value).__hash__ is not None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from nkijax import arrays
 from nkijax.dialects.nki.register import VirtualRegister
 from nkijax.dialects.nki.subscript import subscript
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Outside
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
 from nkijax.machine import Engine, Memory
 from nkijax.program import Instruction
@@ -29,10 +29,15 @@ class NkiTensor:
     Tensors are equal only to themselves, are true, and take no arithmetic.  Source: nki.language.NkiTensor
     """
 
-    __slots__ = ("_view",)
+    __slots__ = ("_view", "_outside")
 
     def __init__(self, view: View):
         self._view = view
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_view":  # never set: see `ap`
+            raise KernelError(self._outside)
+        raise AttributeError(f"'NkiTensor' object has no attribute '{name}'", name=name, obj=self)
 
     # ---- facts
 
@@ -177,13 +182,19 @@ class NkiTensor:
 
         It starts `offset` elements after this view's first one.  Element (i0, i1, …) of the result is at
         Σ step_k·i_k, plus scalar_offset, or vector_offset[i0], times the element stride of `indirect_dim` here.
+        A pattern that leaves the tensor is an error when it is used: kernels form one and then guard its use.
         """
         scalar = None if scalar_offset is None else view_of("ap scalar_offset", scalar_offset)
         vector = None if vector_offset is None else view_of("ap vector_offset", vector_offset)
         pairs = [_ints(pair) for pair in pattern]
         base = 0 if offset is None else operator.index(offset)
         kind = None if dtype is None else dtype_of(dtype, "NkiTensor.ap")
-        return NkiTensor(self._view.ap(pairs, base, scalar, vector, operator.index(indirect_dim), kind))
+        try:
+            return NkiTensor(self._view.ap(pairs, base, scalar, vector, operator.index(indirect_dim), kind))
+        except Outside as error:
+            outside = NkiTensor.__new__(NkiTensor)
+            outside._outside = error.message
+            return outside
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
         """A gather or scatter by a compute engine (NeuronCore-v4): element (p, i) is at free offset number i of p.

@@ -33,4 +33,6 @@ def computed(emit, *inputs, shape=None, dtype=None, **options):
 
 
 def close(got, want, tolerance=2e-6):
-    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance
+    )

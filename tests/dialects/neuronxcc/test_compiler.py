@@ -65,7 +65,9 @@ def ran(kernel, *args, **options):
 def wrapping(x):
     """Four logical tiles on two physical ones; a second tensor at the second one's address."""
     out = nl.ndarray((5, 128, 4), dtype=x.dtype, buffer=nl.shared_hbm)
-    tiles = nl.ndarray((4, nl.par_dim(128), 4), dtype=x.dtype, buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,)))
+    tiles = nl.ndarray(
+        (4, nl.par_dim(128), 4), dtype=x.dtype, buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,))
+    )
     other = nl.ndarray((nl.par_dim(128), 4), dtype=x.dtype, buffer=ncc.sbuf.mod_alloc(base_addr=16))
     for i in nl.affine_range(4):
         tiles[i] = nl.load(x) + float(i)

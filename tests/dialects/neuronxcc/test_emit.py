@@ -9,7 +9,7 @@ from nkijax.dialects.neuronxcc import jit, simulate_kernel
 from nkijax.dialects.neuronxcc import language as nl
 
 X = np.arange(1, 49, dtype=np.float32).reshape(6, 8)
-I, J = np.indices(X.shape)
+ROW, COLUMN = np.indices(X.shape)
 
 
 def ran(body, *arrays, shape=None):
@@ -40,13 +40,13 @@ def grid():
 
 
 MASKS = [
-    (lambda i, j: (i < 3) & (j >= 2), (I < 3) & (J >= 2)),
-    (lambda i, j: i >= j, I >= J),
-    (lambda i, j: (i > j) | (j > 5), (I > J) | (J > 5)),
-    (lambda i, j: (i == j) & (i != 2), (I == J) & (I != 2)),
-    (lambda i, j: i > 9, I > 9),
-    (lambda i, j: True, I >= 0),
-    (lambda i, j: False, I < 0),
+    (lambda i, j: (i < 3) & (j >= 2), (ROW < 3) & (COLUMN >= 2)),
+    (lambda i, j: i >= j, ROW >= COLUMN),
+    (lambda i, j: (i > j) | (j > 5), (ROW > COLUMN) | (COLUMN > 5)),
+    (lambda i, j: (i == j) & (i != 2), (ROW == COLUMN) & (ROW != 2)),
+    (lambda i, j: i > 9, ROW > 9),
+    (lambda i, j: True, ROW >= 0),
+    (lambda i, j: False, ROW < 0),
 ]
 
 

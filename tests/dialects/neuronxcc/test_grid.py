@@ -45,9 +45,7 @@ def test_every_program_writes_its_part():
 
 def test_without_a_grid():
     def kernel(x):
-        assert (
-            nl.program_ndim() == 0 and nl.num_programs() == 1 and nl.program_id(0) == 0 and nl.num_programs(axes=0) == 1
-        )
+        assert nl.program_ndim() == 0 and nl.num_programs() == nl.num_programs(axes=0) == 1 and nl.program_id(0) == 0
         with pytest.raises(KernelError, match="has 0 axes"):
             nl.program_id(1)
         return x

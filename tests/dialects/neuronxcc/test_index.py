@@ -12,7 +12,8 @@ from nkijax.dialects.neuronxcc.predicate import Predicate, region
 def values(index):
     """The integers of an index, in its shape."""
     grids = np.indices(index.extents)
-    return index.constant + sum((c * g for c, g in zip(index.coefficients, grids)), np.zeros(index.extents, int))
+    parts = (c * g for c, g in zip(index.coefficients, grids, strict=True))
+    return index.constant + sum(parts, np.zeros(index.extents, int))
 
 
 def test_arange():

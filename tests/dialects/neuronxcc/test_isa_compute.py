@@ -34,7 +34,9 @@ def test_tensor_tensor():
     assert computed(lambda x, y: nisa.tensor_tensor(x, y, np.add), low, Y).dtype == np.float32
     big = np.full((8, 6), 2**24 + 1, np.int32)
     np.testing.assert_array_equal(computed(lambda x, y: nisa.tensor_tensor(x, y, np.add), big, I), big + I)
-    np.testing.assert_array_equal(computed(lambda x, y: nisa.tensor_tensor(x, y, np.bitwise_and), I, I[::-1]), I & I[::-1])
+    np.testing.assert_array_equal(
+        computed(lambda x, y: nisa.tensor_tensor(x, y, np.bitwise_and), I, I[::-1]), I & I[::-1]
+    )
 
 
 def test_ranks_align_from_the_left():
@@ -65,7 +67,10 @@ def test_unknown_operators_and_operands():
 def test_tensor_scalar():
     close(computed(lambda x: nisa.tensor_scalar(x, np.multiply, 2.0), X), X * 2)
     close(computed(lambda x: nisa.tensor_scalar(x, np.subtract, 1.5, True, np.multiply, 2), X), (1.5 - X) * 2)
-    close(computed(lambda x, c: nisa.tensor_scalar(x, op0=np.multiply, operand0=c, op1=np.add, operand1=c), X, C), X * C + C)
+    close(
+        computed(lambda x, c: nisa.tensor_scalar(x, op0=np.multiply, operand0=c, op1=np.add, operand1=c), X, C),
+        X * C + C,
+    )
     low = C.astype(ml_dtypes.bfloat16)
     close(computed(lambda x, c: nisa.tensor_scalar(x, np.multiply, c), X, low), X * low.astype(np.float32))
     close(computed(lambda x: nisa.tensor_scalar(x, nl.abs, 0.0, op1=np.multiply, operand1=2.0), X), np.abs(X) * 2)
@@ -152,7 +157,10 @@ def test_dropout():
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
 def test_activation(target):
     close(computed(lambda x: nisa.activation(np.exp, x, scale=0.5), X, target=target), np.exp(X * 0.5))
-    close(computed(lambda x, c: nisa.activation(op=nl.exp, data=x, bias=c, scale=c), X, C, target=target), np.exp(X * C + C))
+    close(
+        computed(lambda x, c: nisa.activation(op=nl.exp, data=x, bias=c, scale=c), X, C, target=target),
+        np.exp(X * C + C),
+    )
     close(computed(lambda x: nisa.activation(nl.tanh, x, 1.0), X, target=target), np.tanh(X + 1), 1e-5)
     low = C.astype(ml_dtypes.bfloat16)
     emit = lambda x, c: nisa.activation(nl.copy, x, scale=c, bias=c, dtype=nl.float32)  # noqa: E731

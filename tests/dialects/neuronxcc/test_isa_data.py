@@ -3,13 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.dialects.neuronxcc.running import close, computed, ran
 
 import nkijax
 from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.machine import Memory
+from tests.dialects.neuronxcc.running import close, computed, ran
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((8, 6)).astype(np.float32)

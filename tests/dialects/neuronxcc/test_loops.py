@@ -57,7 +57,9 @@ def test_its_variable_indexes():
 
 def test_a_bound_computed_in_python():
     def kernel(n):
-        for _ in nl.affine_range(nl.arange(1)[0] + 2 * nl.load(n).as_index()):
+        index = nl.load(n).as_index()
+        assert index is not None
+        for _ in nl.affine_range(index * 2):
             pass
 
     with pytest.raises(Unsupported, match="compute it in a tile"):

@@ -7,7 +7,7 @@ from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import jit, simulate_kernel
 from nkijax.dialects.neuronxcc import language as nl
 
-from .test_emit import I, J, X, ran
+from .test_emit import COLUMN, ROW, X, ran
 
 Z = np.random.default_rng(0).standard_normal((6, 4, 2, 3)).astype(np.float32)
 
@@ -17,7 +17,7 @@ Z = np.random.default_rng(0).standard_normal((6, 4, 2, 3)).astype(np.float32)
 def test_axes(name, axis):
     axes = tuple(axis) if isinstance(axis, list) else axis
     for keepdims in (False, True):
-        got = ran(lambda x: getattr(nl, name)(nl.load(x), axis, keepdims=keepdims), Z)
+        got = ran(lambda x, keep=keepdims: getattr(nl, name)(nl.load(x), axis, keepdims=keep), Z)
         want = getattr(np, name)(Z, axis=axes, keepdims=keepdims)
         np.testing.assert_allclose(got, want.reshape(*want.shape, *[1] * (got.ndim - want.ndim)), rtol=1e-5, atol=1e-6)
         assert got.ndim >= 2
@@ -34,7 +34,7 @@ def test_hidden_lanes_are_left_out():
     got = ran(lambda x: nl.max(nl.load(x), 1, mask=(j < 5) & (i < 4)), low)
     assert (got[:4, 0] == low[:4, :5].max(1)).all() and not got[4:].any()
     got = ran(lambda x: nl.max(nl.load(x), 1, mask=j >= i), low)
-    assert (got[:, 0] == np.where(J >= I, low, -np.inf).max(1)).all()
+    assert (got[:, 0] == np.where(COLUMN >= ROW, low, -np.inf).max(1)).all()
     got = ran(lambda x: nl.sum(nl.load(x)[j < 3], 1))
     assert (got[:, 0] == X[:, :3].sum(1)).all()
     got = ran(lambda x: nl.mean(nl.load(x), 1, mask=j < 4))
@@ -59,7 +59,7 @@ def test_loop_reductions():
         t[:, 0:2] = column
         return t
 
-    count = np.minimum(4, 5 - np.maximum(I, 1))
+    count = np.minimum(4, 5 - np.maximum(ROW, 1))
     want = X * count
     want[:, 0], want[:, 1] = 0, X[:, :3].sum(1)
     assert (ran(body) == want).all()

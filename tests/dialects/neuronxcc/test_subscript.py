@@ -54,7 +54,7 @@ def test_slices_and_ints_are_numpys(key):
 def test_index_objects():
     p, f = nl.arange(4)[:, None], nl.arange(3)[None, :]
     a, b = np.arange(4)[:, None], np.arange(3)[None, :]
-    for given, want in [
+    for key, want in [
         (lambda x: x[2, p, 2 * f + 1], NUMBERS[2, a, 2 * b + 1]),
         (lambda x: x[p, 1, f], NUMBERS[a, 1, b]),
         (lambda x: x[f, 1, p], NUMBERS[b, 1, a]),  # transposed: axis 0 of the result is p's
@@ -66,7 +66,7 @@ def test_index_objects():
         (lambda x: x[1, nl.ds(2, 3)], NUMBERS[1, 2:5]),
         (lambda x: x[1, np.arange(1, 4)[:, None], f], NUMBERS[1, np.arange(1, 4)[:, None], b]),
     ]:
-        assert (addresses(inside(lambda x, given=given: operand(given(x)))) == want).all()
+        assert (addresses(inside(lambda x, key=key: operand(key(x)))) == want).all()
 
 
 @settings(max_examples=60, deadline=None)

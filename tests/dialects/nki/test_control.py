@@ -152,6 +152,23 @@ def test_dynamic_loops_inside_no_reorder():
         assert want in message(inside(lambda: list(nl.dynamic_range(4))))
 
 
+def test_no_reorder_is_an_edge_from_each_instruction_to_the_next():
+    def kernel(x):
+        tiles = [nl.ndarray((2, 2), nl.float32) for _ in range(6)]
+        nisa.memset(tiles[0], 0)
+        with nl.no_reorder():
+            nisa.memset(tiles[1], 1)
+            with nl.no_reorder():
+                nisa.memset(tiles[2], 2)
+            nisa.memset(tiles[3], 3)
+        with nl.no_reorder():
+            nisa.memset(tiles[4], 4)
+        nisa.memset(tiles[5], 5)
+
+    program = nkijax.trace(kernel, ROWS)
+    assert [(c.value, p.value) for c, p in program.edges] == [(2, 1), (3, 2)]
+
+
 def test_no_reorder_inside_a_loop_body():
     def kernel(x):
         out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)

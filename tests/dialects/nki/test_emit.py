@@ -25,6 +25,21 @@ def test_instructions_return_a_handle():
     nkijax.trace(kernel, np.zeros((2, 2), np.float32))
 
 
+def test_depends_on_orders_the_schedule():
+    """The consumer waits, and is issued after its producer though it is written before it."""
+
+    def kernel(x):
+        a, b = (nl.ndarray(x.shape, x.dtype) for _ in range(2))
+        first = nisa.memset(a, 1.0)
+        second = nisa.memset(b, 2.0)
+        first.depends_on(second)
+
+    program = nkijax.trace(kernel, np.zeros((2, 2), np.float32), rolled=False)
+    assert [i.value for i in program.body] == [2.0, 1.0]
+    assert program.edges == ((program.body[1], program.body[0]),)
+    nkijax.run(kernel, np.zeros((2, 2), np.float32), eager=True)
+
+
 def test_operands():
     t, r = tensor((2, 2)), register()
     assert operand(t) is t._view and operand(r) is r._view and operand(None) is None

@@ -4,7 +4,6 @@ import pytest
 
 import nkijax.dialects.nki as nki
 import nkijax.dialects.nki.language as nl
-from nkijax import Unsupported
 
 
 def test_names():
@@ -13,12 +12,6 @@ def test_names():
     with pytest.raises(TypeError, match="'str' object is not callable"):
         nl.float32(0.5)
     assert nki.language is nl
-
-
-@pytest.mark.parametrize("name", nl.NOT_YET)
-def test_what_is_missing(name):
-    with pytest.raises(Unsupported, match=f"nki.language.{name}: is not emulated yet"):
-        getattr(nl, name)(None)
 
 
 @pytest.mark.parametrize("name", ["arange", "mgrid", "par_dim", "nc", "spmd_dim", "static_cast", "fp32"])

@@ -3,12 +3,13 @@
 import inspect
 from typing import Optional, Tuple  # noqa: UP035
 
+import jax
 import numpy as np
 import pytest
 
 import nkijax
 import nkijax.dialects.nki.language as nl
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 EAGER = pytest.mark.parametrize("eager", [False, True])
@@ -180,7 +181,34 @@ def test_device_print(capsys):
     def kernel(x):
         nl.device_print("x is", nl.load(x)[0:1, 0:2])
 
-    nkijax.run(kernel, X, eager=True)
-    assert capsys.readouterr().out == "x is [[0. 1.]]\n"
-    with pytest.raises(Unsupported, match="in eager mode only"):
-        nkijax.run(kernel, X)
+    for eager in (True, False):
+        nkijax.run(kernel, X, eager=eager)
+        jax.effects_barrier()
+        assert capsys.readouterr().out == "x is [[0. 1.]]\n"
+
+
+def test_device_print_in_loops_and_of_hbm(capsys):
+    """Each turn prints, of static loops, however they run, and of dynamic ones; under an outer jit too."""
+
+    def kernel(x):
+        nl.device_print("all", x[0:1, 0:1])
+        for i in range(2):
+            nl.device_print("static", nl.load(x[i : i + 1, 0:1]))
+        nl.fori_loop(0, 2, lambda i: nl.device_print("dynamic", nl.load(x[i, 0:1].reshape((1, 1)))))
+        return x
+
+    want = sorted(["all [[0.0]]", *(f"{n} [[{X[k, 0]}]]" for n in ("static", "dynamic") for k in (0, 1))])
+    for run in (
+        lambda: nkijax.run(kernel, X, loops="scan"),
+        lambda: nkijax.run(kernel, X, loops="batch"),
+        lambda: nkijax.run(kernel, X, eager=True),
+        lambda: jax.jit(nkijax.function(kernel))(X),
+    ):
+        run()
+        jax.effects_barrier()
+        lines = capsys.readouterr().out.replace(".]", ".0]").splitlines()
+        assert sorted(lines) == want
+    with pytest.raises(KernelError, match="device_print print_prefix: must be a string, got 3"):
+        nkijax.run(lambda x: nl.device_print(3, x), X)
+    with pytest.raises(KernelError, match="device_print tensor: must be a tensor, got 3"):
+        nkijax.run(lambda x: nl.device_print("x", 3), X)

@@ -35,6 +35,23 @@ class Frozen(nl.NKIObject):
     rows: int = 4
 
 
+@dataclass
+class Partial(nl.NKIObject):
+    first: int = 1
+    rows: int
+    scale: float = 2.0
+
+
+@dataclass
+class Bare(nl.NKIObject):
+    rows = None
+    _private = 3
+    shared = []
+
+    def twice(self):
+        return 2 * self.rows
+
+
 class Custom(nl.NKIObject):
     def __init__(self, rows):
         self.rows = rows
@@ -52,6 +69,15 @@ def test_generated_init():
     assert nl.NKIObject(anything=1).anything == 1
     for wrong in (lambda: Config(1, 2, 3, 4), lambda: Config(1, rows=1), lambda: Config(colour=1)):
         with pytest.raises(TypeError, match="Config: "):
+            wrong()
+
+
+def test_dataclasses_as_the_vendors_compiler_reads_them():
+    """Fields that are left out are None, and plain attributes are fields (nki-library's constants, SectionParams)."""
+    assert vars(Partial(scale=4.0)) == {"first": 1, "rows": None, "scale": 4.0} and Partial(2, 3).rows == 3
+    assert Bare(rows=4).twice() == 8 and Bare().rows is None and Bare(rows=4) != Bare(rows=5)
+    for wrong in (lambda: Bare(shared=[1]), lambda: Bare(_private=1), lambda: Partial(colour=1)):
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
             wrong()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import nkijax
 import nkijax.dialects.nki.language as nl
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 from nkijax.dialects.nki import ops
 from nkijax.isa.operators import ACTIVATIONS, ALU
 
@@ -17,11 +17,11 @@ invert logical_not copy""".split()
 BINARY = """add subtract multiply divide maximum minimum abs_max abs_min power fmod mod equal not_equal less less_equal
 greater greater_equal bitwise_and bitwise_or bitwise_xor left_shift right_shift logical_and logical_or
 logical_xor""".split()
-REDUCTIONS = "sum max min mean prod var".split()
+REDUCTIONS = "sum max min mean prod var".split()  # `all` has no keepdims
 TOKENS = "average prelu bypass".split()
 
 
-@pytest.mark.parametrize("name", [*UNARY, *BINARY, *REDUCTIONS, *TOKENS])
+@pytest.mark.parametrize("name", [*UNARY, *BINARY, *REDUCTIONS, "all", *TOKENS])
 def test_an_operator_is_a_function_of_its_name(name):
     op = getattr(nl, name)
     assert inspect.isfunction(op) and op.__name__ == name and name in str(op) and op.__doc__
@@ -36,6 +36,7 @@ def test_arguments():
     assert all(names(getattr(nl, n)) == "(x, dtype=None)" for n in UNARY if n != "copy")
     assert all(names(getattr(nl, n)) == "(x, y, dtype=None)" for n in BINARY)
     assert all(names(getattr(nl, n)) == "(x, axis, dtype=None, keepdims=False)" for n in REDUCTIONS)
+    assert names(nl.all) == "(x, axis, dtype=None)"
 
 
 def test_rows():
@@ -49,13 +50,10 @@ def test_rows():
     assert ops.alu("add") == "add" and ops.alu([1]) == [1] and ops.alu(3) == 3
 
 
-def test_calling_is_not_there_yet():
-    with pytest.raises(Unsupported, match=r"nki.language.add: .*use nki.isa.tensor_tensor\(dst, x, y, op=nl.add\)"):
-        nl.add(1, 2)
-    with pytest.raises(Unsupported, match=r"nki.language.exp: .*use nki.isa.activation\(dst, op=nl.exp, data=x\)"):
-        nl.exp(1, dtype=nl.float32)
-    with pytest.raises(Unsupported, match="nki.isa.tensor_reduce"):
-        nl.max(1, axis=1, keepdims=True)
+def test_calls():
+    for call in (lambda: nl.exp(1, dtype=nl.float32), lambda: nl.max(1, axis=1, keepdims=True)):
+        with pytest.raises(KernelError, match="x: must be a tile, got 1"):
+            call()
     with pytest.raises(TypeError, match="nki.language.bypass: is an operator of instructions"):
         nl.bypass()
     with pytest.raises(TypeError, match="unexpected keyword"):

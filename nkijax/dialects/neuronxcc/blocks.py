@@ -1,0 +1,126 @@
+"""Block tensors: tensors with dimensions left of the partitions.
+
+Each logical tile is a buffer of its own, so that tiles that loops take in turn roll as a family.  A tensor whose block
+dimensions are first indexed by something else than ints (index objects, slices, what only the run knows) is one buffer
+(P, blocks …, F …) instead, on which tiles are patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nkijax import dtypes
+from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc.dtype import DType
+from nkijax.dialects.neuronxcc.index import as_index
+from nkijax.dialects.neuronxcc.tensor import Tile, face
+from nkijax.errors import KernelError, Unsupported
+from nkijax.machine import Memory
+from nkijax.view import View
+
+_API = "tensor[...]"
+
+
+class Storage:
+    """Where the tiles of a block tensor are; `whole(fill)` makes the one buffer instead, None if places are given."""
+
+    def __init__(self, tiles: dict[tuple[int, ...], View], whole: Callable[[float], Any] | None):
+        self.tiles, self.used, self.fill = tiles, False, 0.0
+        self._whole, self._made = whole, None
+
+    @property
+    def one(self) -> Any:
+        """The tensor in one buffer, if it is that."""
+        return self._made
+
+    def unite(self, key: Any) -> Any:
+        """Make it one buffer."""
+        if self._whole is None or self.used:
+            what = "of a tensor with given places" if self._whole is None else "that were indexed by ints before"
+            raise Unsupported(f"{_API}: block dimensions {what} take ints, got {key!r}")
+        self._made = self._whole(self.fill)
+        return self._made
+
+
+class Blocks:
+    """A block tensor, or a part of one with fewer block dimensions."""
+
+    __slots__ = ("_index", "_storage", "buffer", "dtype", "name", "shape")
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        storage: Storage,
+        shape: tuple[int, ...],
+        dtype: str,
+        memory: Memory,
+        name: str = "",
+        index: tuple[int, ...] = (),
+    ):
+        self._storage, self._index = storage, index
+        self.shape, self.dtype, self.buffer, self.name = shape, DType(dtype), memory, name
+
+    def filled(self, value: float) -> None:
+        """Note that every tile holds a number."""
+        self._storage.fill = value
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return dtypes.size(self.dtype)
+
+    @property
+    def partition(self) -> int:
+        """The dimension that is the partitions: how many block dimensions are left."""
+        return len(next(iter(self._storage.tiles))) - len(self._index)
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if self._storage.one is not None:
+            return self._storage.one[(*self._index, *keys)]
+        at = next((k for k, one in enumerate(keys) if one is Ellipsis), None)
+        if at is not None:
+            keys[at : at + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
+        depth = self.partition
+        index = self._ints(keys[:depth])
+        if index is None:
+            return self._storage.unite(key)[(*self._index, *keys)]
+        if len(index) < depth:
+            return Blocks(
+                self._storage, self.shape[len(index) :], self.dtype.name, self.buffer, self.name, (*self._index, *index)
+            )
+        self._storage.used = True
+        tile = face(self._storage.tiles[(*self._index, *index)])
+        return tile[tuple(keys[depth:])] if keys[depth:] else tile
+
+    def _ints(self, keys: Sequence[Any]) -> tuple[int, ...] | None:
+        """Block indices as ints that are inside; None if one is something else."""
+        out = []
+        for k, n in zip(keys, self.shape, strict=False):
+            index = as_index(k)
+            if index is None or index.ndim or index.moving is not None:
+                return None
+            i = index.constant + n if index.constant < 0 else index.constant
+            if not 0 <= i < n:
+                raise KernelError(f"{_API}: block index {index.constant} exceeds the block dimensions of {self.shape}")
+            out.append(i)
+        return tuple(out)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """self[key] = value; what a mask hides whole is written nowhere, so its block index may be anywhere."""
+        if isinstance(value, Tile) and value.region is not None and value.region.empty:
+            return
+        emit.assign(self[key], value)
+
+    def reshape(self, *sizes: Any, shape: Any = None) -> Any:
+        """The same elements in another shape, as one buffer."""
+        whole = self._storage.one or self._storage.unite("reshape")
+        return (whole[self._index] if self._index else whole).reshape(*sizes, shape=shape)
+
+    def __repr__(self) -> str:
+        return f"Blocks({self.name or 'unnamed'}: {self.dtype}{list(self.shape)} in {self.buffer.value})"

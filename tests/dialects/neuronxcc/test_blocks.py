@@ -1,0 +1,91 @@
+"""Block tensors: tiles of their own, or patterns on one buffer."""
+
+import numpy as np
+import pytest
+
+import nkijax
+from nkijax import KernelError, Unsupported
+from nkijax.dialects.neuronxcc import compiler as ncc
+from nkijax.dialects.neuronxcc import jit
+from nkijax.dialects.neuronxcc import language as nl
+
+from .test_emit import X, ran
+
+
+def test_block_dimensions():
+    def body(x):
+        t = nl.ndarray((2, 3, nl.par_dim(6), 8), dtype=nl.float32)
+        assert t.shape == (2, 3, 6, 8) and t[1].shape == (3, 6, 8) and t[1][2].shape == (6, 8)
+        for i in nl.affine_range(2):
+            for j in nl.affine_range(3):
+                t[i, j] = nl.load(x)
+                t[i][j][:, 0] = 10 * i + j
+        assert t.partition == 2 and t[0].partition == 1 and "float32[3, 6, 8] in sbuf" in repr(t[0])
+        with pytest.raises(KernelError, match="x: must be a tile"):
+            nl.exp(t[0])
+        with pytest.raises(KernelError, match="exceeds the block dimensions"):
+            t[0, 3]
+        with pytest.raises(Unsupported, match="indexed by ints before"):
+            t[0:2]
+        u = nl.ndarray((nl.par_dim(6), 6), dtype=nl.float32)
+        for i in range(2):
+            for j in range(3):
+                u[:, 3 * i + j] = t[i, j, :, 0]
+        return u
+
+    assert (ran(body) == [0, 1, 2, 10, 11, 12]).all()
+
+
+def test_placed_block_tensors():
+    def body(x):
+        t = nl.ndarray(
+            (4, nl.par_dim(6), 8), dtype=nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,))
+        )
+        assert t.shape == (4, 6, 8) and t.dtype == np.float32 and t.ndim == 3 and t.buffer is nl.sbuf
+        for i in range(4):
+            t[i] = nl.load(x)
+            t[i, :, 0] = i
+        with pytest.raises(KernelError, match="exceeds the block dimensions"):
+            t[4]
+        with pytest.raises(Unsupported, match="given places take ints"):
+            t[0:2]
+        return t[0]  # tile 2 came to the same place
+
+    assert (ran(body)[:, 0] == 2).all()
+
+
+@pytest.mark.parametrize("make", [nl.ndarray, nl.zeros, nl.ones])
+def test_index_objects_over_blocks(make):
+    def body(x):
+        t = make((3, nl.par_dim(6), 4), dtype=nl.float32)
+        b, p, f = nl.arange(3)[None, :, None], nl.arange(6)[:, None, None], nl.arange(4)[None, None, :]
+        t[b, p, f] = nl.load(x[p, f])  # the partitions first, then blocks
+        t[1][:, 0] = 7
+        t[2, 0:6, 3][...] = 9
+        return t[b, p, f]
+
+    want = np.repeat(X[:, None, :4], 3, 1)
+    want[:, 1, 0], want[:, 2, 3] = 7, 9
+    assert (ran(body).reshape(6, 3, 4) == want).all()
+
+
+def test_a_filled_tensor_in_one_buffer_keeps_its_fill():
+    def body(x):
+        t = nl.full((3, nl.par_dim(6), 4), 5, dtype=nl.float32)
+        return nl.copy(t[nl.arange(3)[None, :], nl.arange(6)[:, None], 1])
+
+    assert (ran(body) == 5).all()
+
+
+def test_tiles_roll_as_a_family():
+    def kernel(x):
+        out = nl.ndarray((4, 6, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.ndarray((4, nl.par_dim(6), 8), dtype=x.dtype)
+        for i in nl.affine_range(4):
+            t[i] = nl.load(x)
+        for i in nl.affine_range(4):
+            nl.store(out[i], t[i])
+        return out
+
+    assert [type(n).__name__ for n in nkijax.trace(jit(kernel), X).body] == ["Repeat", "Repeat"]
+    assert (jit(kernel)(X) == X).all()

@@ -1,0 +1,127 @@
+"""Reductions, statistics and running maxima, as kernels spell them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import nkijax
+from nkijax import KernelError, Unsupported
+from nkijax.dialects.neuronxcc import isa as nisa
+from nkijax.dialects.neuronxcc import language as nl
+from tests.dialects.neuronxcc.running import close, computed, ran
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((8, 6)).astype(np.float32)
+Y = RNG.standard_normal((8, 6)).astype(np.float32)
+F = np.float32(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("op, fold", [(np.add, np.sum), (nl.max, np.max), (np.amin, np.min), (np.multiply, np.prod)])
+def test_tensor_reduce(op, fold):
+    cube = RNG.standard_normal((8, 3, 4, 2)).astype(np.float32)
+    close(computed(lambda x: nisa.tensor_reduce(op, x, axis=(1,)), X), fold(X, 1, keepdims=True), 1e-5)
+    close(
+        computed(lambda x: nisa.tensor_reduce(op, x, axis=[-1], keepdims=True), cube),
+        fold(cube, 3, keepdims=True),
+        1e-5,
+    )
+    close(computed(lambda x: nisa.tensor_reduce(op, x, axis=[1, 3]), cube), fold(cube, (1, 3)), 1e-5)
+    close(computed(lambda x: nisa.tensor_reduce(op, x, axis=2, negate=True), cube), -fold(cube, 2), 1e-5)
+
+
+def test_a_masked_reduction_leaves_lanes_out():
+    def emit(x):
+        i, j = nl.mgrid[0:8, 0:6]
+        return nisa.tensor_reduce(np.max, x, axis=(1,), mask=(i < 5) & (j < 4))
+
+    close(computed(emit, X), np.where(np.arange(8) < 5, X[:, :4].max(1), 0)[:, None])
+
+    def diagonal(x):
+        i, j = nl.mgrid[0:8, 0:6]
+        return nisa.tensor_reduce(np.add, x, axis=(1,), mask=i >= j)
+
+    close(computed(diagonal, X), (X * np.tri(8, 6)).sum(1, keepdims=True), 1e-5)
+
+
+def test_tensor_partition_reduce():
+    cube = RNG.standard_normal((8, 3, 4)).astype(np.float32)
+    close(computed(lambda x: nisa.tensor_partition_reduce(np.add, x), cube), cube.sum(0, keepdims=True), 1e-5)
+
+    def masked(x):
+        i, j = nl.mgrid[0:8, 0:6]
+        return nisa.tensor_partition_reduce(np.max, x, mask=(i < 5) & (j < 4))
+
+    close(computed(masked, X), np.where(np.arange(6) < 4, X[:5].max(0), 0)[None])
+
+
+def test_statistics_leave_masked_columns_out():
+    def emit(x):
+        i, j = nl.mgrid[0:8, 0:100]
+        return nisa.bn_aggr(nisa.bn_stats(x, mask=j < 77))
+
+    data = RNG.standard_normal((8, 100)).astype(np.float32)
+    want = np.stack([data[:, :77].mean(1), data[:, :77].var(1)], axis=1)
+    close(computed(emit, data), want, 1e-5)
+    assert computed(lambda x: nisa.bn_stats(x, dtype=np.float32), data).shape == (8, 6)
+    i, j = nl.mgrid[0:8, 0:100]
+    with pytest.raises(Unsupported, match="bn_stats mask"):
+        nkijax.trace(lambda x: nisa.bn_stats(nl.load(x), mask=i < j), data)
+
+
+@pytest.mark.parametrize("flags", [np.uint8, np.int32, np.uint32, np.float32])
+def test_select_reduce_carries_its_maximum(flags):
+    chosen = (Y > 0).astype(flags)
+
+    def kernel(x, p):
+        out, most = (nl.ndarray(s, dtype=np.float32, buffer=nl.shared_hbm) for s in ((8, 6), (8, 1)))
+        tile, where, res = nl.load(x), nl.load(p), nl.ndarray((8, 1), dtype=np.float32)
+        to = nl.ndarray((8, 6), dtype=np.float32)
+        commands = nisa.reduce_cmd.reset_reduce, nisa.reduce_cmd.reduce
+        for k, command in enumerate(commands):
+            part = slice(3 * k, 3 * k + 3)
+            nisa.select_reduce(
+                dst=to[:, part], predicate=where[:, part], on_true=tile[:, part], on_false=-9.0,
+                reduce_cmd=command, reduce_res=res if k else None, reduce_op=np.max,
+            )  # fmt: skip
+        nl.store(out, to)
+        nl.store(most, res)
+        return out, most
+
+    want = np.where(Y > 0, X, -9)
+    out, most = ran(kernel, X, chosen)
+    close(out, want)
+    close(most, want.max(1, keepdims=True))
+
+
+def test_select_reduce_without_a_maximum():
+    def emit(x, p, c):
+        to = nl.ndarray((8, 6), dtype=nl.bfloat16)
+        nisa.select_reduce(dst=to, predicate=p, on_true=x, on_false=c, reverse_pred=True)
+        return to
+
+    c = X[:, :1].copy()
+    want = np.where(Y > 0, c, X).astype(ml_dtypes.bfloat16)
+    close(computed(emit, X, (Y > 0).astype(np.uint8), c), want)
+
+
+def test_range_select():
+    low, high = np.full((8, 1), 2, np.float32), np.arange(8, dtype=np.float32)[:, None]
+
+    def kernel(x, a, b):
+        out, most = (nl.ndarray(s, dtype=np.float32, buffer=nl.shared_hbm) for s in ((8, 6), (8, 1)))
+        res = nl.ndarray((8, 1), dtype=np.float32)
+        tile = nisa.range_select(
+            on_true_tile=nl.load(x), comp_op0=np.greater_equal, comp_op1=np.less, bound0=nl.load(a), bound1=nl.load(b),
+            reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=res, range_start=1, on_false_value=nl.fp32.min,
+        )  # fmt: skip
+        nl.store(out, tile)
+        nl.store(most, res)
+        return out, most
+
+    k = 1 + np.arange(6)[None]
+    want = np.where((k >= low) & (k < high), X, F)
+    out, most = ran(kernel, X, low, high, target="trn2")
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(most, want.max(1, keepdims=True))
+    with pytest.raises(KernelError, match="range_select: needs gen3 or later, got trn1"):
+        nkijax.trace(kernel, X, low, high)
