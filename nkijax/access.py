@@ -119,6 +119,9 @@ def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
         x = _from_pattern(value, address, box)
         if box.sizes == box.radixes and address.scalar is None:
             out = x
+        elif _is_most(box, starts) and jax.default_backend() == "cpu":
+            put = partial(_put_most, tuple(starts))
+            out = _updated(put, flat.reshape(box.radixes), x)
         else:
             old = flat.reshape(box.radixes)
             at = [jnp.int32(s) for s in starts]
@@ -143,6 +146,23 @@ def _put_inside(
     """`_put`, or `old` as it is where the place is not `inside`."""
     now = lax.dynamic_slice(old, at, spans)[tuple(slice(None, None, step) for step in steps)]
     return _put(spans, steps, old, jnp.where(inside, x, now), *at)
+
+
+def _is_most(box: Box, starts: Sequence[Index]) -> bool:
+    """Whether a box without gaps, at a fixed place, is at least half of the storage."""
+    fixed = all(isinstance(s, int) for s in starts) and max(box.steps) == 1
+    return fixed and 2 * math.prod(box.sizes) >= math.prod(box.radixes)
+
+
+def _put_most(starts: tuple[int, ...], old: jax.Array, x: jax.Array) -> jax.Array:
+    """`old` with `x` from `starts` on, chosen element by element.
+
+    XLA on a CPU may update in place while it computes `x` from other elements of `old` (openxla/xla#49176: in-place
+    updates of a reshaped array).  Where `x` is most of `old`, a new array costs no more.
+    """
+    edges = [(s, size - s - n, 0) for s, n, size in zip(starts, x.shape, old.shape, strict=True)]
+    inside = lax.pad(jnp.ones(x.shape, bool), np.False_, edges)
+    return jnp.where(inside, lax.pad(x, np.zeros((), x.dtype), edges), old)
 
 
 def _updated(update: Callable[..., jax.Array], old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:

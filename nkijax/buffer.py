@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from nkijax import dtypes
 from nkijax.errors import KernelError
 from nkijax.machine import Memory
 
@@ -75,3 +77,22 @@ def restride(strides: Sequence[int], shape: Sequence[int], sizes: Sequence[int])
         left //= size
         out.append(step * left)
     return out
+
+
+def shape_of(shape: Any, api: str) -> tuple[int, ...]:
+    """A shape argument as a tuple of ints."""
+    try:
+        sizes = tuple(int(n) for n in shape)
+    except TypeError:
+        raise KernelError(f"{api} shape: must be a sequence of ints, got {shape!r}") from None
+    if not sizes or min(sizes) < 1 or math.prod(sizes) >= 2**40:
+        raise KernelError(f"{api} shape: sizes must be positive, got {sizes}")
+    return sizes
+
+
+def dtype_of(dtype: Any, api: str) -> str:
+    """A dtype argument as an NKI dtype name."""
+    try:
+        return dtypes.of(dtype)
+    except TypeError as error:
+        raise KernelError(f"{api} dtype: {error}") from None

@@ -6,59 +6,21 @@ Loops over Python ints simply run.  Dynamic loops are captured: their body runs 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from nkijax import dtypes
+from nkijax.buffer import dtype_of as dtype_of
+from nkijax.buffer import shape_of as shape_of
 from nkijax.cores import joined
 from nkijax.edges import Named, scheduled
 from nkijax.errors import KernelError, Unsupported, kernel_frame
 from nkijax.machine import Memory, Target
+from nkijax.open_loop import Executor, OpenLoop
 from nkijax.program import Edge, Instruction, Loop, Node, Program
 from nkijax.view import Buffer, View
-
-
-class Executor(Protocol):
-    """What eager mode needs: memory that lives while the kernel's Python runs."""
-
-    def execute(self, instruction: Instruction) -> None:
-        """Execute one instruction on concrete values."""
-        ...
-
-    def value(self, view: View) -> np.ndarray:
-        """The elements of a view, in its shape."""
-        ...
-
-    def poke(self, register: View, value: int) -> None:
-        """Set a register."""
-        ...
-
-
-class Scoped(Protocol):
-    """Facts that a chapter of instructions keeps while a kernel is traced (see `Recorder.facts`)."""
-
-    def enter_loop(self) -> None: ...
-    def exit_loop(self) -> None: ...
-
-
-@dataclass
-class _OpenLoop:
-    """A dynamic loop whose body is being traced."""
-
-    ident: int
-    site: str
-    register: View
-    lower: View | int
-    upper: View | int | None
-    step: int
-    key: object  # which `while` statement opened it, None for the other forms
-    body: list[Node] = field(default_factory=list)
-
 
 _current: ContextVar[Recorder | None] = ContextVar("nkijax_recorder", default=None)
 
@@ -96,7 +58,7 @@ class Recorder:
         self.edges: list[Edge] = []
         self.instructions = 0
         self._bodies: list[list[Node]] = [[]]
-        self._open: list[_OpenLoop] = []
+        self._open: list[OpenLoop] = []
         self._scopes: set[int] = {-1}
         self._sites: list[str] = []
         self._loop_cores: list[int] = []
@@ -339,7 +301,7 @@ class Recorder:
         if self.no_reorder:
             raise KernelError(f"{api}: a dynamic loop cannot be inside nl.no_reorder(); put no_reorder into its body")
         site = self.site()
-        loop = _OpenLoop(len(self._sites), site, self.register(), lower, upper, step, key)
+        loop = OpenLoop(len(self._sites), site, self.register(), lower, upper, step, key)
         self._sites.append(site)
         self._loop_cores.append(self.program_id if self.parallel else 0)
         for facts in self._facts.values():
@@ -418,22 +380,3 @@ class Recorder:
         loop_register = self._begin(api, register, None, 1, key)
         del loop_register  # the body reads the kernel's register itself
         return True
-
-
-def shape_of(shape: Any, api: str) -> tuple[int, ...]:
-    """A shape argument as a tuple of ints."""
-    try:
-        sizes = tuple(int(n) for n in shape)
-    except TypeError:
-        raise KernelError(f"{api} shape: must be a sequence of ints, got {shape!r}") from None
-    if not sizes or min(sizes) < 1 or math.prod(sizes) >= 2**40:
-        raise KernelError(f"{api} shape: sizes must be positive, got {sizes}")
-    return sizes
-
-
-def dtype_of(dtype: Any, api: str) -> str:
-    """A dtype argument as an NKI dtype name."""
-    try:
-        return dtypes.of(dtype)
-    except TypeError as error:
-        raise KernelError(f"{api} dtype: {error}") from None

@@ -38,7 +38,7 @@ WORKING_STATE = {
     "storage.Bound",
     "storage.Family",
     "storage.Layout",
-    "trace._OpenLoop",
+    "open_loop.OpenLoop",
 }
 
 # Functions of a dialect that take **kwargs, and why.
