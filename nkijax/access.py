@@ -119,8 +119,8 @@ def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
         x = _from_pattern(value, address, box)
         if box.sizes == box.radixes and address.scalar is None:
             out = x
-        elif _is_most(box, starts) and jax.default_backend() == "cpu":
-            put = partial(_put_most, tuple(starts))
+        elif _is_chosen(box, starts) and jax.default_backend() == "cpu":
+            put = partial(_put_chosen, tuple(starts))
             out = _updated(put, flat.reshape(box.radixes), x)
         else:
             old = flat.reshape(box.radixes)
@@ -148,17 +148,21 @@ def _put_inside(
     return _put(spans, steps, old, jnp.where(inside, x, now), *at)
 
 
-def _is_most(box: Box, starts: Sequence[Index]) -> bool:
-    """Whether a box without gaps, at a fixed place, is at least half of the storage."""
+_SMALL = 2**18  # elements; choosing among as many takes no longer than starting an update of some
+
+
+def _is_chosen(box: Box, starts: Sequence[Index]) -> bool:
+    """Whether `_put_chosen` should write a box: a fixed one without gaps, of much of the storage or in a small one."""
+    size = math.prod(box.radixes)
     fixed = all(isinstance(s, int) for s in starts) and max(box.steps) == 1
-    return fixed and 2 * math.prod(box.sizes) >= math.prod(box.radixes)
+    return fixed and (size <= _SMALL or 2 * math.prod(box.sizes) >= size)
 
 
-def _put_most(starts: tuple[int, ...], old: jax.Array, x: jax.Array) -> jax.Array:
+def _put_chosen(starts: tuple[int, ...], old: jax.Array, x: jax.Array) -> jax.Array:
     """`old` with `x` from `starts` on, chosen element by element.
 
     XLA on a CPU may update in place while it computes `x` from other elements of `old` (openxla/xla#49176: in-place
-    updates of a reshaped array).  Where `x` is most of `old`, a new array costs no more.
+    updates of a reshaped array, with reads of it that are not elementwise).
     """
     edges = [(s, size - s - n, 0) for s, n, size in zip(starts, x.shape, old.shape, strict=True)]
     inside = lax.pad(jnp.ones(x.shape, bool), np.False_, edges)

@@ -37,7 +37,7 @@ class KernelError(AssertionError):
 
 
 class Outside(KernelError):
-    """A static pattern that leaves its tensor."""
+    """A view of no elements, or of some that its tensor lacks: kernels form such ones, then guard their use."""
 
 
 class OutOfRange(KernelError):

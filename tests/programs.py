@@ -12,11 +12,18 @@ from random import Random
 import numpy as np
 
 from nkijax import dtypes
-from nkijax.isa.elementwise import TensorScalar, TensorTensor
+from nkijax.isa.activation import Activate, ActivationReduce
+from nkijax.isa.elementwise import ScalarTensorTensor, TensorScalar, TensorTensor
+from nkijax.isa.gather import NcStreamShuffle
+from nkijax.isa.index import Iota
 from nkijax.isa.matmul import matmul_instructions
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
-from nkijax.isa.operators import ALU
+from nkijax.isa.operators import ACTIVATIONS, ALU, ReduceCmd
+from nkijax.isa.reduce import TensorReduce
 from nkijax.isa.register import RegisterLoad
+from nkijax.isa.scan import TensorTensorScan
+from nkijax.isa.select import AffineSelect, TensorCopyPredicated
+from nkijax.isa.transpose import NcTranspose
 from nkijax.machine import TRN2, Memory
 from nkijax.program import Instruction, Loop, Program
 from nkijax.trace import Recorder
@@ -24,7 +31,52 @@ from nkijax.view import Buffer, View
 from tests.isa import harness
 
 ROWS, COLUMNS, P, F = 16, 6, 2, 3
-STATEMENTS = "load load store store binary binary scalar copy memset new matmul contraction flush".split()
+STATEMENTS = "load load store store binary binary scalar copy memset new matmul contraction flush shelf shelf".split()
+
+
+def _sum(r: Recorder, a: View) -> View:
+    """The scalar engine's accumulator for the partitions of a tile."""
+    return r.state("scalar accumulator", (128, 1), "float32").slice(0, 0, a.partitions)
+
+
+def _mask(r: Recorder) -> tuple[View, list]:
+    mask = View.whole(r.allocate((P, F), "uint8", Memory.sbuf))
+    return mask, [Iota(mask, [[1, F]], 0, 1), TensorScalar(mask, mask, ALU["bitwise_and"], 1)]
+
+
+def _predicated(r, dst, a, b, column):
+    mask, made = _mask(r)
+    return [*made, TensorCopyPredicated(dst, a, mask)]
+
+
+def _transposed(r, dst, a, b, column):
+    turned = View.whole(r.allocate((F, P), a.dtype, Memory.psum))
+    return [NcTranspose(turned, a), TensorCopy(dst.slice(1, 0, P), turned.slice(0, 0, P))]
+
+
+COPY = ACTIVATIONS["copy"]
+
+# Each takes (recorder, dst, a, b, column): whole (P, F) tiles, and a (P, 1) tile of its own.
+SHELF = [
+    lambda r, d, a, b, c: [TensorReduce(d.slice(1, 0, 1), ALU["add"], a, (1,))],
+    lambda r, d, a, b, c: [TensorReduce(d.slice(1, 1, 2), ALU["maximum"], a, (1,), negate=True)],
+    lambda r, d, a, b, c: [Activate(d, ACTIVATIONS["relu"], a, c, 1.0)],
+    lambda r, d, a, b, c: [
+        Activate(d, ACTIVATIONS["copy"], a, None, c, ALU["add"], None, ReduceCmd.reduce, _sum(r, a))
+    ],
+    lambda r, d, a, b, c: [Activate(d, ACTIVATIONS["abs"], a, None, 1.0, None, c, ReduceCmd.reset, _sum(r, a))],
+    lambda r, d, a, b, c: [ActivationReduce(d, ACTIVATIONS["square"], a, ALU["add"], c, accumulator=_sum(r, a))],
+    lambda r, d, a, b, c: [ScalarTensorTensor(d, a, ALU["multiply"], c, ALU["add"], b)],
+    lambda r, d, a, b, c: [TensorTensorScan(d, a, b, c, ALU["maximum"], ALU["add"])],
+    lambda r, d, a, b, c: [TensorTensorScan(d, a, b, 0.0, ALU["add"], ALU["minimum"])],
+    lambda r, d, a, b, c: [AffineSelect(d, [[1, F]], -1, a, 2.0, ALU["greater"])],
+    lambda r, d, a, b, c: [Iota(d, [[2, F]], 1, 3)],
+    lambda r, d, a, b, c: [NcStreamShuffle(d, a, [1, 255] * 16)],
+    lambda r, d, a, b, c: [NcStreamShuffle(d, a, [1, 0] * 16)],
+    lambda r, d, a, b, c: [TensorScalar(d, a, ALU["equal"], c)],
+    _predicated,
+    _transposed,
+]
 
 
 class Maker:
@@ -227,6 +279,22 @@ class Maker:
                 self.recorder.emit(TensorCopy(t, psum))
 
         return flush
+
+    def _shelf(self):
+        """One of many instructions of the shelf on whole tiles, in small integers, which every order of sums keeps."""
+        make, varies = self.random.choice(SHELF), self.random.random() < 0.5
+        picks = [self._pick() for _ in range(3)]
+
+        def shelf(idx):
+            r = self.recorder
+            dst, a, b = (self.tiles[pick(idx, len(self.tiles))] for pick in picks)
+            column = View.whole(r.allocate((P, 1), "float32", Memory.sbuf))
+            r.emit(Memset(column, float(idx[-1] % 3 if varies else 1)))
+            for instruction in make(r, dst, a, b, column):
+                r.emit(instruction)
+            r.emit(TensorScalar(dst, dst, ALU["minimum"], 16.0, False, ALU["maximum"], -16.0))
+
+        return shelf
 
     def _new(self):
         return lambda idx: setattr(self, "fresh", None)

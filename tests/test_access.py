@@ -143,6 +143,22 @@ def test_a_write_whose_scalar_index_is_outside_is_dropped(pattern, start):
     assert (np.asarray(access.write(data, inside, jnp.zeros(shape))) == 0).sum() == np.prod(shape) + 1
 
 
+@pytest.mark.parametrize("width", [127, 64, 16])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_update_computed_from_permuted_elements_of_the_same_storage(dtype, width):
+    """XLA on a CPU would read what it has just written (openxla/xla#49176)."""
+    kind = access.dtypes.storage(dtype)
+    out = address((128, 512), (128, 512, 1), (4, 128, width), 0, dtype)
+    transposed = address((128, 512), (128, 1, 512), (4, 128, width), 0, dtype)
+
+    def step(x):
+        x = (x * 2).astype(kind)
+        return access.write(x, out, (access.read(x, transposed) * 3).astype(kind))
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(128, 512)), kind)
+    np.testing.assert_array_equal(jax.jit(step)(x).astype(np.float32), step(x).astype(np.float32))
+
+
 def test_views_of_another_dtype_share_bits():
     data = jnp.array([[1.0, -2.0]], jnp.float32)
     words = access.read(data, address((1, 4), (1,), (4,), 0, "uint16"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import nkijax
+import nkijax.dialects.nki as nki
 from nkijax import api
 from nkijax.dialects.nki import isa as nisa
 from nkijax.dialects.nki import language as nl
@@ -321,3 +322,26 @@ def test_programs_of_two_cores_share_their_outputs():
     want = x + np.repeat([[0], [1]], 2, axis=0).astype(np.float32)
     np.testing.assert_array_equal(api.as_kernel(kernel)[2](x), want)
     np.testing.assert_array_equal(nkijax.run(kernel, x), x)
+
+
+# ---- arguments of other formats
+
+
+def test_fp8_arguments_follow_the_generation():
+    """float8_e4m3fn has its values as float8_e4m3 on trn1 and trn2: what is above 240 becomes infinite."""
+    x = np.array([[1.5, -240, 448, 2**-9, 0]], ml_dtypes.float8_e4m3fn)
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        nisa.dma_copy(x[0:1, 4:5], x[0:1, 0:1])
+        return out
+
+    for target, dtype in (("trn1", "float8_e4m3"), ("trn2", "float8_e4m3"), ("trn3", "float8_e4m3fn")):
+        for eager in (False, True):
+            given = x.copy()
+            out = nkijax.run(kernel, given, target=target, eager=eager)
+            assert out.dtype.name == dtype
+            np.testing.assert_array_equal(out.astype(np.float32), x.astype(out.dtype).astype(np.float32))
+            assert given[0, 4] == 1.5 and given.dtype == x.dtype, "updated in place, in the caller's format"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nkijax import api
-from nkijax.cli import main
+from nkijax.cli import SUPPORT, main
+from nkijax.dialects.nki import surface
 
 SCRIPT = """
 import os
@@ -102,6 +103,27 @@ def test_a_script_that_fails(tmp_path):
     with pytest.raises(SystemExit) as exit_:
         main(["run", str(path)])
     assert exit_.value.code == 3 and sys.argv[0] != str(path) and sys.meta_path == before
+
+
+def test_isa(capsys):
+    assert main(["isa"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 310 and lines[0].split()[:2] == ["nki.jit", "emulated"]
+    assert any(line.split()[:2] == ["nki.collectives.all_reduce", "emulated"] for line in lines)
+
+
+def test_isa_as_markdown(tmp_path, capsys):
+    assert main(["isa", "--markdown"]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith("| module | emulated |") and table == surface.markdown()
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{SUPPORT[0]}\nold\n{SUPPORT[1]}\nafter\n")
+    for _ in range(2):
+        assert main(["isa", "--markdown", str(readme)]) == 0
+        assert readme.read_text() == f"before\n{SUPPORT[0]}\n{table}{SUPPORT[1]}\nafter\n"
+    readme.write_text("nothing here")
+    with pytest.raises(SystemExit, match="has no <!-- support -->"):
+        main(["isa", "--markdown", str(readme)])
 
 
 @pytest.mark.parametrize(

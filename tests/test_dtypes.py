@@ -104,3 +104,14 @@ def test_what_nki_lacks_is_a_type_error(given):
 
 def test_ml_dtypes_names():
     assert dtypes.of(ml_dtypes.float8_e4m3fn) == "float8_e4m3fn" and dtypes.size("float8_e4m3fn_x4") == 4
+
+
+def test_arguments_without_the_ocp_format():
+    assert dtypes.argument("float8_e4m3fn", False) == "float8_e4m3" and dtypes.argument("float8_e5m2", False) == "float8_e5m2"
+    assert dtypes.argument("float8_e4m3fn", True) == "float8_e4m3fn"
+
+
+def test_tfloat32_keeps_ten_bits():
+    x = np.float32([1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-12, -3.4e38, np.inf])
+    got = np.asarray(dtypes.cast(jnp.asarray(x), "tfloat32"))
+    assert got.tolist() == [1 + 2**-10, 1.0, 1 + 2**-9, 1.0, got[4], np.inf]

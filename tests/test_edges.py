@@ -92,7 +92,9 @@ def test_nesting():
     body = [before, loop, after]
     for edge in (("inside", "before"), ("deep", "before"), ("deep", "inside"), ("after", "before")):
         assert scheduled(body, [(edge[0], (edge[1],))], ())[0] == body
-    words = "the producer must be at the dynamic loop nesting of the consumer, or outside of its loops, got one inside of"
+    words = (
+        "the producer must be at the dynamic loop nesting of the consumer, or outside of its loops, got one inside of"
+    )
     assert refused(body, [("after", ("inside",))], ()).endswith(f"{words} k.py:1")
     assert refused(body, [("inside", ("deep",))], ()).endswith(f"{words} k.py:2")
     late = "a dynamic loop keeps the producer from coming first"
@@ -196,7 +198,9 @@ def test_with_schedule():
 
 
 def test_with_schedule_names_what_is_wrong():
-    with pytest.raises(KernelError, match="producer: must be the name of an instruction, got 'recap'; did you mean recip"):
+    with pytest.raises(
+        KernelError, match="producer: must be the name of an instruction, got 'recap'; did you mean recip"
+    ):
         nkijax.run(two_paths.with_schedule([("act", "recap")]), X)
 
 

@@ -54,6 +54,13 @@ from nki.isa import oob_mode, constants, topk
 from nki.collectives import ReplicaGroup
 from nki.isa.constants import dge_mode
 from nki.language import NKIObject, float32
+from nki.meta import tensor
+from nki.experimental import while_loop
+from nki.simulator import simulate_kernel
+from nki.compiler.kernel_builder import compile_kernel
+import nki.compiler.frontend as frontend
+from nki.compiler.ncc_driver import CompileOptions, CompiledKernel
+from neuronxcc.nki.typing import mutable_tensor
 """
 
 
@@ -65,6 +72,7 @@ def test_every_way_to_import():
     assert names["nki"].isa.constants is names["constants"] is nki.isa.constants
     assert names["jit"] is nki.jit and names["float32"] == "float32"
     assert importlib.util.find_spec("nki.language") is not None
+    assert names["while_loop"] is nki.language.while_loop and names["frontend"] is nki.compiler.frontend
 
 
 def test_what_is_not_there():

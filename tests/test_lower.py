@@ -30,7 +30,7 @@ def test_lowering_rolled_programs_is_executing_them(random, dtype):
 
 
 @pytest.mark.nightly
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["float32", "bfloat16"]))
 def test_flat_and_rolled_lowerings_agree(random, dtype):
     program = Maker(random, dtype=dtype).make()

@@ -339,3 +339,15 @@ def test_the_payload_is_what_the_instruction_says():
     copy = Copy(hand.buffer((128, 64)), hand.hbm(128, 64))
     assert copy.cycles(TRN1) == Transfer(32768, 8192)
     assert job(copy, TRN1, Regions()).bytes == 32768
+
+
+def test_an_edge_is_waited_for_like_data():
+    hand = Hand()
+    a, b, c = (hand.work(hand.buffer((128, 512)), [], e) for e in (V, S, V))
+    regions = Regions()
+    jobs = [job(i, hand.target, regions) for i in (a, b, c)]
+    claims = Claims(dict.fromkeys(ON_CHIP, 1 << 40))
+    free = simulate(jobs, [0] * 3, regions, 0, claims, hand.target)
+    bound = simulate(jobs, [0] * 3, regions, 0, claims, hand.target, {id(b): [id(a)], id(c): [id(b)]})
+    assert free.issue_us[1] == 0 and bound.issue_us[1:] == [free.done_us[0], bound.done_us[1]]
+    assert bound.done_us[1] == pytest.approx(free.done_us[0] + (512 + 222) / S_GHZ + SEM)

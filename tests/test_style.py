@@ -13,6 +13,7 @@ import pytest
 
 import nkijax
 from nkijax import machine
+from nkijax.dialects import neuronxcc
 from nkijax.dialects.nki import collectives, isa, language
 from nkijax.program import Instruction
 
@@ -44,6 +45,8 @@ WORKING_STATE = {
 # Functions of a dialect that take **kwargs, and why.
 OPEN_SIGNATURES = {
     "dialects/nki/jit.py:simulated": "hands the kernel's own arguments on",
+    "dialects/neuronxcc/jit.py:__call__": "hands the kernel's own arguments on",
+    "dialects/neuronxcc/jit.py:simulate_kernel": "hands the kernel's own arguments on",
     "dialects/neuronxcc/loops.py:range_of": "stands for a `range` of the kernel's own and hands everything on",
     "dialects/neuronxcc/nccl.py:collective": "raises Unsupported whatever it is given",
     "dialects/neuronxcc/private_api.py:closed": "raises Unsupported whatever it is given",
@@ -81,7 +84,9 @@ def test_an_instruction_lives_on_the_shelf_and_is_documented(cls: type[Instructi
     assert cls.__module__.startswith("nkijax.isa."), cls.__module__
     if isinstance(cls.api, str):  # else its name depends on its fields
         namespace, _, name = cls.api.rpartition(".")
-        assert name in vars({"nki.isa": isa, "nki.language": language, "nki.collectives": collectives}[namespace]), "spelled in the dialect"
+        modules = {"nki.isa": isa, "nki.language": language, "nki.collectives": collectives}
+        modules["neuronxcc.nki.language"] = neuronxcc.language
+        assert name in vars(modules[namespace]), "spelled in the dialect"
     doc = inspect.getdoc(cls) or ""
     formula = doc.split("\n\n")[0]
     assert "=" in formula or "<-" in formula, f"the first paragraph says what it computes, as a formula: {formula!r}"

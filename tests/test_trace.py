@@ -138,3 +138,30 @@ def test_argument_helpers():
         shape_of((4, 0), "nl.ndarray")
     with pytest.raises(KernelError, match="nl.ndarray dtype: float64 is not an NKI dtype"):
         dtype_of("float64", "nl.ndarray")
+
+
+def test_the_last_instruction_can_write_elsewhere():
+    def kernel(r, x):
+        a, b = tile(r), tile(r)
+        first = r.emit(Memset(a, 0.0))
+        assert r.redirect(first, Memset(b, 0.0)) and not r.redirect(first, Memset(a, 0.0))  # it is another one now
+        last = r.emit(DmaCopy(a, x.slice(0, 0, 128)))
+        assert not r.redirect(last, DmaCopy(View.whole(r.allocate((128, 8), "float32", Memory.psum)), last.src))
+        assert not r.untouched(b.buffer)
+
+    first, last = record(kernel).body
+    assert first.dst.buffer.index == 2 and last.dst.buffer.index == 1
+
+
+def test_a_redirected_instruction_is_put_back():
+    def kernel(r, x):
+        a, b = tile(r), tile(r)
+        made = r.emit(Memset(a, 0.0))
+        r.emit(Memset(a, 1.0))
+        for _ in r.turns("nl.fori_loop", 0, 4, 1):
+            assert r.replace(made, Memset(b, 0.0), Memset(a, 2.0))
+        assert not r.replace(made, Memset(b, 0.0), Memset(a, 2.0))
+
+    program = record(kernel)
+    assert [(n.dst.buffer.index, n.value) for n in program.body[:3]] == [(2, 0.0), (1, 2.0), (1, 1.0)]
+    assert len({n.site for n in program.body[:2]}) == 1

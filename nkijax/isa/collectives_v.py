@@ -42,7 +42,9 @@ def _check_variable(inst: AllGatherV | AllToAllV, target: Target) -> None:
         raise rules.fail(inst, "dsts", f"must have a multiple of {n} elements", inst.dsts[0].shape)
 
 
-def _scattered(inst: AllGatherV | AllToAllV, read: Read, column: jax.Array | int, mesh: ranks.Ranks) -> tuple[jax.Array | Masked, ...]:
+def _scattered(
+    inst: AllGatherV | AllToAllV, read: Read, column: jax.Array | int, mesh: ranks.Ranks
+) -> tuple[jax.Array | Masked, ...]:
     """What arrives: from each rank s of the group src[displ : displ + count], at this rank's places.
 
     `column` is the column of the senders' counts and displacements that this rank reads.

@@ -38,7 +38,9 @@ def _ring(groups: Groups) -> Pairs:
 
 def _check_channels(inst: CollectivePermuteImplicit | CollectivePermuteImplicitReduce, count: int) -> None:
     if inst.channel_ids != tuple(range(count)):
-        raise rules.fail(inst, "channel_ids", f"must be the ints from 0 to {count - 1}, a channel each", inst.channel_ids)
+        raise rules.fail(
+            inst, "channel_ids", f"must be the ints from 0 to {count - 1}, a channel each", inst.channel_ids
+        )
     if count > _CHANNELS:
         raise rules.fail(inst, "channel_ids", f"must be at most {_CHANNELS} channels", count)
 

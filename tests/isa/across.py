@@ -23,13 +23,8 @@ def across(inst: Any, tensors: dict[View, Any]) -> list[np.ndarray]:
 
     def run(*arrays: jax.Array) -> list[jax.Array]:
         memory = dict(zip(views, arrays, strict=True))
-        out = []
-        for view, result in zip(inst.writes(), inst.run(Reader({v: _flat(v, memory[v]) for v in views}, {})), strict=True):
-            value, mask = (result.value, result.mask) if isinstance(result, Masked) else (result, True)
-            value = dtypes.cast(value, view.dtype).reshape(view.shape)
-            mask = jnp.broadcast_to(mask, result.value.shape).reshape(view.shape) if isinstance(result, Masked) else mask
-            out.append(jnp.where(mask, value, memory[view].reshape(view.shape)) if view in memory else value)
-        return out
+        results = inst.run(Reader({v: _flat(v, memory[v]) for v in views}, {}))
+        return [_written(v, r, memory) for v, r in zip(inst.writes(), results, strict=True)]
 
     together = jax.jit(jax.vmap(run, axis_name=AXIS))
     return [np.asarray(x) for x in together(*(jnp.asarray(tensors[v]) for v in views))]
@@ -37,3 +32,12 @@ def across(inst: Any, tensors: dict[View, Any]) -> list[np.ndarray]:
 
 def _flat(view: View, x: jax.Array) -> jax.Array:
     return x.reshape(view.shape[0], -1)
+
+
+def _written(view: View, result: Any, memory: dict[View, jax.Array]) -> jax.Array:
+    """What a view holds afterwards."""
+    if not isinstance(result, Masked):
+        return dtypes.cast(result, view.dtype).reshape(view.shape)
+    mask = jnp.broadcast_to(result.mask, result.value.shape).reshape(view.shape)
+    value = dtypes.cast(result.value, view.dtype).reshape(view.shape)
+    return jnp.where(mask, value, memory[view].reshape(view.shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ def test_gradients():
         inst = AllReduce((src,), (dst,), groups, ALU["add"], axis=AXIS)
 
         def total(x, inst=inst):
-            out = jax.vmap(lambda v: inst.run(Reader({src: v}, {}))[0], axis_name=AXIS)(x)
+            out: Any = jax.vmap(lambda v: inst.run(Reader({src: v}, {}))[0], axis_name=AXIS)(x)
             return jnp.sum(out * weights)
 
         want = np.stack([np.asarray(weights)[group_of(groups, r)].sum(0) for r in range(N)])
@@ -155,7 +156,11 @@ RULES = [
     (AllReduce((A,), (C,), TWO, ADD), TRN2, "srcs, dsts: must all be in HBM or all in sbuf, got both"),
     (AllReduce((C, D), (D, C), TWO, ADD), TRN2, "srcs: several tensors must be in HBM, got sbuf"),
     (AllReduce((tile((4, 4), memory=PSUM),), (B,), TWO, ADD), TRN2, "srcs: must be in HBM or sbuf, got psum"),
-    (AllReduce((tile((200, 4)),), (tile((200, 4)),), TWO, ADD), TRN2, "srcs partition dimension 200 exceeds maximum 128"),
+    (
+        AllReduce((tile((200, 4)),), (tile((200, 4)),), TWO, ADD),
+        TRN2,
+        "srcs partition dimension 200 exceeds maximum 128",
+    ),
     (AllReduce((A,), (tile((4, 4), "bfloat16", HBM),), TWO, ADD), TRN2, "srcs: must have the dtype bfloat16 of dsts"),
     (AllReduce((A,), (WIDE,), TWO, ADD), TRN2, r"dsts: must have the shape \(4, 4\): that of srcs, got \(4, 5\)"),
     (AllReduce((A,), (B,), TWO, ALU["multiply"]), TRN2, "op: must be nl.add, nl.minimum or nl.maximum, got multiply"),
@@ -165,8 +170,16 @@ RULES = [
     (AllGather((A,), (BIG,), TWO, 1), TRN2, "collective_dim: must be 0, got 1"),
     (AllGather((C,), (tile((4, 8)),), TWO, 2), TRN2, "collective_dim: must be 0 or 1, got 2"),
     (AllGather((tile((4, 2, 2)),), (tile((8, 2, 2)),), TWO, 0), TRN2, "srcs: must have 2 dimensions in sbuf"),
-    (AllGather((A,), (B,), TWO, 0), TRN2, r"dsts: must have the shape \(8, 4\): 2 times srcs in dimension 0, got \(4, 4\)"),
-    (ReduceScatter((A,), (B,), ((0, 1, 2),), 0, ADD), TRN2, r"srcs: must have a multiple of 3 in dimension 0, got \(4, 4\)"),
+    (
+        AllGather((A,), (B,), TWO, 0),
+        TRN2,
+        r"dsts: must have the shape \(8, 4\): 2 times srcs in dimension 0, got \(4, 4\)",
+    ),
+    (
+        ReduceScatter((A,), (B,), ((0, 1, 2),), 0, ADD),
+        TRN2,
+        r"srcs: must have a multiple of 3 in dimension 0, got \(4, 4\)",
+    ),
     (ReduceScatter((A,), (B,), TWO, 0, ADD), TRN2, r"must have the shape \(2, 4\): 1/2 of srcs in dimension 0"),
     (ReduceScatter((A,), (B,), TWO, 1, ADD), TRN2, "collective_dim: must be 0, got 1"),
     (AllToAll((C,), (D,), TWO, 0), TRN2, "srcs: must be in HBM, got sbuf"),

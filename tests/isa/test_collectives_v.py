@@ -117,11 +117,20 @@ A, B = tile((4, 4), memory=HBM), tile((6,), memory=HBM)
 META = tile((3, 2), "uint32", HBM)
 TWO = ((0, 1),)
 RULES = [
-    (AllGatherV((A,), (B,), TWO, META, has_rdispls=True), "has_rdispls: must be False: NKI does not support it, got True"),
+    (
+        AllGatherV((A,), (B,), TWO, META, has_rdispls=True),
+        "has_rdispls: must be False: NKI does not support it, got True",
+    ),
     (AllGatherV((A, A), (B, B), TWO, META), "srcs: must have exactly one tensor, got 2"),
     (AllGatherV((tile((4, 4)),), (B,), TWO, META), "srcs: must be in HBM, got sbuf"),
-    (AllGatherV((A,), (B,), TWO, tile((3, 2), "int32", HBM)), r"metadata_tensor: must be uint32 \(3, 2\) in HBM or sbuf"),
-    (AllGatherV((A,), (B,), TWO, tile((3, 2), "uint32")), r"must be uint32 \(1, 3, 2\) in HBM or sbuf, got uint32 \(3, 2\)"),
+    (
+        AllGatherV((A,), (B,), TWO, tile((3, 2), "int32", HBM)),
+        r"metadata_tensor: must be uint32 \(3, 2\) in HBM or sbuf",
+    ),
+    (
+        AllGatherV((A,), (B,), TWO, tile((3, 2), "uint32")),
+        r"must be uint32 \(1, 3, 2\) in HBM or sbuf, got uint32 \(3, 2\)",
+    ),
     (AllToAllV((A,), (B,), TWO, META, has_rdispls=True), r"metadata_tensor: must be uint32 \(4, 2\)"),
     (AllToAllV((A,), (tile((5,), memory=HBM),), TWO, META), r"dsts: must have a multiple of 2 elements, got \(5,\)"),
     (AllToAllV((A,), (B,), ((0, 1), (1, 2)), META), "replica_group: must have each rank once"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,9 @@ def predecessor(groups, rank):
     return None if group is None else group[group.index(rank) - 1]
 
 
-@pytest.mark.parametrize("pairs", [((0, 3), (3, 0)), ((1, 2),), ((5, 5), (0, 1), (1, 0)), tuple((k, (k + 2) % N) for k in range(N))])
+@pytest.mark.parametrize(
+    "pairs", [((0, 3), (3, 0)), ((1, 2),), ((5, 5), (0, 1), (1, 0)), tuple((k, (k + 2) % N) for k in range(N))]
+)
 def test_pairs(pairs):
     """Ranks that no pair names as a target keep what they have."""
     src, dst = tile((3, 2), memory=HBM), tile((3, 2), memory=HBM)
@@ -110,7 +113,8 @@ def test_gradients_go_back_along_the_ring():
     weights = jnp.asarray(values((3, 2), seed=3))
 
     def total(x):
-        return jnp.sum(weights * jax.vmap(lambda v: inst.run(Reader({src: v}, {}))[0], axis_name=AXIS)(x))
+        out: Any = jax.vmap(lambda v: inst.run(Reader({src: v}, {}))[0], axis_name=AXIS)(x)
+        return jnp.sum(weights * out)
 
     np.testing.assert_array_equal(jax.grad(total)(values((3, 2))), np.roll(weights, -1, axis=0))
 
@@ -132,7 +136,11 @@ RULES = [
     (Ring((A, A), (B, B), TWO), TRN2, r"channel_ids: must be the ints from 0 to 1, a channel each, got \(0,\)"),
     (Ring((A,) * 5, (B,) * 5, TWO, tuple(range(5))), TRN2, "channel_ids: must be at most 4 channels, got 5"),
     (Ring((A,), (tile((8, 2), memory=HBM),), TWO), TRN2, r"dsts: must have the shape \(4, 4\): that of its source"),
-    (Reduce((A,), (A,), (B,), TWO, ALU["multiply"]), TRN2, "op: must be nl.add, nl.minimum or nl.maximum, got multiply"),
+    (
+        Reduce((A,), (A,), (B,), TWO, ALU["multiply"]),
+        TRN2,
+        "op: must be nl.add, nl.minimum or nl.maximum, got multiply",
+    ),
     (Reduce((A,), (tile((4, 4), "int8", HBM),), (B,), TWO, ADD), TRN2, "srcs1_by_channel: must have the dtype float32"),
     (Reduce((A,), (tile((4, 2), memory=HBM),), (B,), TWO, ADD), TRN2, r"dsts: must have the shape \(4, 2\)"),
     (RankId(A), TRN2, "dst: must be a register, got shared_hbm"),

@@ -31,7 +31,9 @@ def test_tables():
 
 
 def test_outside_of_a_mesh():
-    words = r"nki.collectives.all_gather: needs the ranks of a mesh; call nkijax.function\(kernel\) inside jax.shard_map"
+    words = (
+        r"nki.collectives.all_gather: needs the ranks of a mesh; call nkijax.function\(kernel\) inside jax.shard_map"
+    )
     with pytest.raises(Unsupported, match=words + "\n  at kernel.py:7"):
         ranks.ranks(gather(((0, 1),)))
     with pytest.raises(Unsupported, match="needs the ranks of a mesh with the axis 'tp'"):

@@ -1,13 +1,24 @@
-"""Grids of programs: their launch dimensions, and which program runs."""
+"""Grids of programs: their launch dimensions, which program runs, and what they reduce together."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from typing import Any
 
+from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc.dtype import name_of
+from nkijax.dialects.neuronxcc.math import binary, tile_of
+from nkijax.dialects.neuronxcc.memory import load
+from nkijax.dialects.neuronxcc.ops import op_name
+from nkijax.dialects.neuronxcc.tensor import Tile, face, operand
 from nkijax.errors import KernelError
+from nkijax.isa.move import DmaCopy
+from nkijax.isa.programs import ProgramBarrier
+from nkijax.machine import Memory
 from nkijax.trace import current
+from nkijax.view import View
 
 
 class nc(int):
@@ -68,3 +79,38 @@ def num_programs(axes=None) -> Any:
 def program_ndim() -> int:
     """How many axes the grid has; 0 without one."""
     return len(current("nl.program_ndim").grid)
+
+
+def all_reduce(
+    x, op, program_axes=None, dtype=None, mask=None, parallel_reduce=True, asynchronous=False, **hints
+) -> Tile:
+    """The reduction of a tile over the programs along `program_axes` (all axes by default); each gets the result.
+
+    Every program leaves its tile in HBM that all share, they meet, and each reduces what it finds there.  Hints, such
+    as parallel_reduce, have no effect.
+    """
+    del hints
+    api = "nl.all_reduce"
+    recorder, tile = current(api), emit.copy(tile_of(f"{api} x", x), "float32", mask, api)
+    kind = x.dtype.name if dtype is None else name_of(dtype, api)
+    group = _group(api, program_axes)
+    if len(group) == 1:
+        return emit.copy(tile, kind, None, api)
+    shared = View.whole(recorder.allocate((recorder.programs, *tile.shape), "float32", Memory.shared_hbm))
+    recorder.emit(DmaCopy(shared.select(0, recorder.program_id), operand(tile, api=api)))
+    recorder.emit(ProgramBarrier(shared))
+    total = load(face(shared.select(0, group[0])))
+    for program in group[1:]:
+        total = binary(op_name(op), total, load(face(shared.select(0, program))))
+    return emit.copy(total, kind, None, api)
+
+
+def _group(api: str, axes: Any) -> list[int]:
+    """The programs that differ from this one on some axes only, in order."""
+    recorder = current(api)
+    grid = recorder.grid or (1,)
+    chosen = range(len(grid)) if axes is None else axes if isinstance(axes, tuple | list) else (axes,)
+    moving = {_axis(api, a) for a in chosen}
+    here = [recorder.program_id // math.prod(grid[k + 1 :]) % n for k, n in enumerate(grid)]
+    places = itertools.product(*(range(n) if k in moving else (here[k],) for k, n in enumerate(grid)))
+    return [sum(i * math.prod(grid[k + 1 :]) for k, i in enumerate(place)) for place in places]

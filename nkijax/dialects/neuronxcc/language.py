@@ -33,7 +33,7 @@ from nkijax.dialects.neuronxcc.dtype import (
     uint16,
     uint32,
 )
-from nkijax.dialects.neuronxcc.grid import nc, num_programs, program_id, program_ndim, spmd_dim
+from nkijax.dialects.neuronxcc.grid import all_reduce, nc, num_programs, program_id, program_ndim, spmd_dim
 from nkijax.dialects.neuronxcc.index import arange, ds, mgrid
 from nkijax.dialects.neuronxcc.linear import FloatInfo as finfo
 from nkijax.dialects.neuronxcc.linear import (
@@ -59,7 +59,6 @@ from nkijax.dialects.neuronxcc.memory import (
 )
 from nkijax.dialects.neuronxcc.reduce import (
     all,
-    all_reduce,
     loop_reduce,
     max,
     mean,

@@ -21,8 +21,10 @@ from nkijax.errors import KernelError
 from nkijax.isa.activation import Activate
 from nkijax.isa.elementwise import Reciprocal, TensorScalar, TensorTensor
 from nkijax.isa.index import Iota
+from nkijax.isa.mathematics import FUNCTIONS as LOWERED
+from nkijax.isa.mathematics import Elementwise
 from nkijax.isa.move import Memset
-from nkijax.isa.operators import AluOp
+from nkijax.isa.operators import ALU, AluOp
 from nkijax.isa.register import RegisterStore
 from nkijax.isa.select import TensorCopyPredicated
 from nkijax.machine import Engine, Memory
@@ -82,8 +84,10 @@ def unary(name: str, x: Any, dtype: Any = None, mask: Any = None, api: str = "")
         return compute(api, x.shape, kind, lambda dst, data: TensorScalar(dst, data, alu(name), None), [x], mask)
     if name == "negative":
         return binary("multiply", x, -1, mask, kind, api)
-    if name == "logical_not" and dtype is None:
-        kind = "bool"
+    if name == "logical_not":
+        return binary("equal", x, 0, mask, dtype, api)
+    if name in LOWERED:
+        return compute(api, x.shape, kind, lambda dst, data: Elementwise(dst, data, None, LOWERED[name]), [x], mask)
     row = activation_function(name)
     return compute(api, x.shape, kind, lambda dst, data: Activate(dst, row, data), [x], mask)
 
@@ -116,7 +120,9 @@ def binary(name: str, x: Any, y: Any, mask: Any = None, dtype: Any = None, api: 
         x, y = (grid_tile(v, shape) if isinstance(v, Index) else v for v in (x, y))
     if is_number(x) and is_number(y) or not (isinstance(x, Tensor) or isinstance(y, Tensor)):
         raise KernelError(f"{api}: one operand must be a tile, got {x!r} and {y!r}")
-    kind = _result_dtype(row, x, y) if dtype is None else name_of(dtype, api)
+    kind = _result_dtype(name, x, y) if dtype is None else name_of(dtype, api)
+    if name in LOWERED and not (name == "divide" and is_number(x) and x == 1):
+        return _function(api, name, x, y, kind, mask)
     if is_number(x):
         return _with_number(api, row, tile_of(f"{api} y", y), arrays.static(x), kind, mask, reverse=True)
     x = tile_of(f"{api} x", x)
@@ -125,12 +131,25 @@ def binary(name: str, x: Any, y: Any, mask: Any = None, dtype: Any = None, api: 
     return _two_tiles(api, row, x, tile_of(f"{api} y", y), kind, mask)
 
 
-def _result_dtype(row: AluOp, x: Any, y: Any) -> str:
-    if row.kind in ("compare", "logical"):
+def _result_dtype(name: str, x: Any, y: Any) -> str:
+    if name in ALU and ALU[name].kind in ("compare", "logical"):
         return "bool"
     first, second = (scalar_dtype(arrays.static(v)) if is_number(v) else v.dtype.name for v in (x, y))
     kind = promoted(first, second)
-    return "float32" if row.name == "divide" and not dtypes.is_float(kind) else kind
+    return "float32" if name == "divide" and not dtypes.is_float(kind) else kind
+
+
+def _function(api: str, name: str, x: Any, y: Any, kind: str, mask: Any) -> Tile:
+    """A function that no single instruction has."""
+    tiles = [tile_of(f"{api} {n}", v) for n, v in (("x", x), ("y", y)) if not is_number(v)]
+    shape = extents_of(*(v.shape for v in tiles), api=api)
+
+    def make(dst: View, a: Any, b: Any) -> Instruction:
+        if isinstance(a, View) and isinstance(b, View) and a.memory is b.memory is Memory.psum:
+            b = to_sbuf(b)
+        return Elementwise(dst, a, b, LOWERED[name])
+
+    return compute(api, shape, kind, make, [x, y], mask)
 
 
 def _with_number(api: str, row: AluOp, x: Tile, number: Any, kind: str, mask: Any, reverse: bool) -> Tile:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nkijax.isa.classic import CLASSIC_ACTIVATIONS, CLASSIC_ALU
-from nkijax.isa.operators import Activation, AluOp
+from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp
 
 _SAME = {
     "sum": "add",
@@ -35,11 +34,11 @@ def alu(op: Any) -> AluOp | Any:
     """The ALU row of an operator; None stays None, anything else is left for the instruction to refuse."""
     if op is None or isinstance(op, AluOp):
         return op
-    return CLASSIC_ALU.get(op_name(op), op_name(op))
+    return ALU.get(op_name(op), op_name(op))
 
 
 def activation_function(op: Any) -> Activation | Any:
     """The row of an activation function; otherwise as `alu`."""
     if op is None or isinstance(op, Activation):
         return op
-    return CLASSIC_ACTIVATIONS.get(op_name(op), op_name(op))
+    return ACTIVATIONS.get(op_name(op), op_name(op))

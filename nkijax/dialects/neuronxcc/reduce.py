@@ -13,7 +13,7 @@ from nkijax.dialects.neuronxcc.math import binary, tile_of, unary
 from nkijax.dialects.neuronxcc.ops import alu
 from nkijax.dialects.neuronxcc.predicate import Region
 from nkijax.dialects.neuronxcc.tensor import Tile, allocate, boxed, operand, result
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.elementwise import TensorScalar
 from nkijax.isa.move import Memset
 from nkijax.isa.operators import AluOp
@@ -162,17 +162,3 @@ def loop_reduce(x, op, loop_indices=None, dtype=None, mask=None, **hints) -> Til
     tile = emit.copy(tile_of("nl.loop_reduce x", x), dtype, mask, "nl.loop_reduce")
     tile.reduce = alu(op).name
     return tile
-
-
-def all_reduce(
-    x, op, program_axes=None, dtype=None, mask=None, parallel_reduce=True, asynchronous=False, **hints
-) -> Tile:
-    """The reduction over the programs of a grid; of one program, a copy.
-
-    Raises Unsupported for more, as programs run one after another.
-    """
-    del hints, op, program_axes, parallel_reduce, asynchronous
-    recorder = current("nl.all_reduce")
-    if recorder.programs > 1:
-        raise Unsupported(f"nl.all_reduce: over {recorder.programs} programs is not emulated")
-    return emit.copy(tile_of("nl.all_reduce x", x), dtype, mask, "nl.all_reduce")

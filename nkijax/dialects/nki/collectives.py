@@ -101,9 +101,7 @@ def all_gather_v(
     name=None,
 ) -> None:
     """Each rank's chunk of the size that `metadata_tensor` says goes to all ranks of the group, each into its slot."""
-    _emit_v(
-        "all_gather_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls, priority, name
-    )
+    _emit_v("all_gather_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls, priority, name)
 
 
 def all_to_all_v(
@@ -117,9 +115,7 @@ def all_to_all_v(
     name=None,
 ) -> None:
     """Each rank sends each other one a chunk of the size and from the place that `metadata_tensor` says."""
-    _emit_v(
-        "all_to_all_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls, priority, name
-    )
+    _emit_v("all_to_all_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls, priority, name)
 
 
 def _emit_v(function, srcs, dsts, replica_group, metadata_tensor, known, places, priority, name) -> None:
@@ -148,7 +144,12 @@ def collective_permute(srcs, dsts, source_target_pairs, priority=None, name=None
 
 
 def collective_permute_implicit(
-    srcs_by_channel, dsts_by_channel, replica_group, channel_ids=[0], priority=None, name=None  # noqa: B006
+    srcs_by_channel,
+    dsts_by_channel,
+    replica_group,
+    channel_ids=[0],  # noqa: B006
+    priority=None,
+    name=None,
 ) -> None:
     """Each channel's dst = its src of this rank's predecessor in the ring of the group."""
     api = "nki.collectives.collective_permute_implicit"
@@ -178,9 +179,7 @@ def collective_permute_implicit_reduce(
     )
     to, groups = _channels(f"{api} dsts_by_channel", dsts_by_channel), _groups(api, replica_group)
     axis, ids = recorder.mesh_axis, tuple(channel_ids)
-    entry = permute.CollectivePermuteImplicitReduce(
-        first, second, to, groups, alu(op), ids, priority, axis, name=name
-    )
+    entry = permute.CollectivePermuteImplicitReduce(first, second, to, groups, alu(op), ids, priority, axis, name=name)
     recorder.emit(entry)
 
 

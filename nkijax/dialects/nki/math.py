@@ -122,7 +122,8 @@ def _binary(name: str, dst: View, a: Any, b: Any) -> Instruction:
     for first, second, swapped in ((a, b, False), (b, a, True)):
         if isinstance(first, View) and _suits_scalar(op, first, second):
             return TensorScalar(dst, first, op, second, swapped)
-    return TensorTensor(dst, *(v if v.shape == dst.shape else column(v, dst.shape) for v in (a, b)), op)
+    first, second = (v if v.shape == dst.shape else column(v, dst.shape) for v in (a, b))
+    return TensorTensor(dst, first, second, op)
 
 
 def _suits_scalar(op: AluOp, first: View, second: Any) -> bool:

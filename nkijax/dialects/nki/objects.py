@@ -17,8 +17,8 @@ class NKIObject:
     for fields: the vendor's compiler reads classes so, whatever Python's decorator would say.
     """
 
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         own = inspect.get_annotations(cls)
         plain = [name for name, value in vars(cls).items() if _is_plain(name, value)]
         if plain and not own:

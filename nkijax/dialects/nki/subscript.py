@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Outside
 from nkijax.machine import Memory
 from nkijax.view import View
 
@@ -32,6 +32,7 @@ def subscript(view: View, key: tuple[Any, ...], runtime: Callable[[Any], View | 
 
     An int drops its dimension, but an on-chip view keeps its partition dimension and at least one free dimension, of
     size 1, and an HBM view at least one dimension.  `runtime` gives the view of a register or a tile, else None.
+    An empty slice raises `Outside`.
     """
     shape, strides, offset = view.shape, view.strides, view.offset
     on_chip = view.buffer.memory in _ON_CHIP
@@ -92,7 +93,8 @@ def _bad_slice(view: View, dim: int, given: slice, first: int, last: int) -> Ker
     if given.step is not None and given.step < 1:
         return KernelError(f"{_API} dimension {dim}: a slice's step must be at least 1, got {given.step}")
     if 0 <= last <= first <= view.shape[dim]:
-        return KernelError(f"{_API} dimension {dim}: a slice must not be empty, got {given.start}:{given.stop}")
+        kind = Outside if first == last else KernelError
+        return kind(f"{_API} dimension {dim}: a slice must not be empty, got {given.start}:{given.stop}")
     return view.out_of_bounds(dim, first, last - 1)
 
 

@@ -35,7 +35,7 @@ class NkiTensor:
         self._view = view
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_view":  # never set: see `ap`
+        if name == "_view":  # never set: see `_unusable`
             raise KernelError(self._outside)
         raise AttributeError(f"'NkiTensor' object has no attribute '{name}'", name=name, obj=self)
 
@@ -77,6 +77,11 @@ class NkiTensor:
         """Number of elements."""
         return self._view.size
 
+    @property
+    def base_tensor(self) -> NkiTensor:
+        """The whole tensor that this is a view of, in its own shape and dtype; not documented, but kernels use it."""
+        return NkiTensor(View.whole(self._view.buffer))
+
     def is_contiguous(self) -> bool:
         """Whether it is row-major dense; dimensions of size 1, and partitions on chip, do not matter."""
         return self._view.is_contiguous()
@@ -92,7 +97,10 @@ class NkiTensor:
     # ---- indexing
 
     def __getitem__(self, key: Any) -> NkiTensor:
-        return NkiTensor(subscript(self._view, key if type(key) is tuple else (key,), _runtime))
+        try:
+            return NkiTensor(subscript(self._view, key if type(key) is tuple else (key,), _runtime))
+        except Outside as error:
+            return _unusable(error)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy a tensor, an array of as many elements, or a number into the view `self[key]`."""
@@ -182,7 +190,7 @@ class NkiTensor:
 
         It starts `offset` elements after this view's first one.  Element (i0, i1, …) of the result is at
         Σ step_k·i_k, plus scalar_offset, or vector_offset[i0], times the element stride of `indirect_dim` here.
-        A pattern that leaves the tensor is an error when it is used: kernels form one and then guard its use.
+        A pattern that leaves the tensor is an error when it is used.
         """
         scalar = None if scalar_offset is None else view_of("ap scalar_offset", scalar_offset)
         vector = None if vector_offset is None else view_of("ap vector_offset", vector_offset)
@@ -192,9 +200,7 @@ class NkiTensor:
         try:
             return NkiTensor(self._view.ap(pairs, base, scalar, vector, operator.index(indirect_dim), kind))
         except Outside as error:
-            outside = NkiTensor.__new__(NkiTensor)
-            outside._outside = error.message
-            return outside
+            return _unusable(error)
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
         """A gather or scatter by a compute engine (NeuronCore-v4): element (p, i) is at free offset number i of p.
@@ -233,6 +239,13 @@ class NkiTensor:
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse
     __neg__ = __pos__ = __abs__ = __invert__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+def _unusable(error: Outside) -> NkiTensor:
+    """A tensor whose every use raises what is wrong with it, at the line of the use."""
+    tensor = NkiTensor.__new__(NkiTensor)
+    tensor._outside = error.message
+    return tensor
 
 
 def view_of(operand: str, x: Any) -> View:

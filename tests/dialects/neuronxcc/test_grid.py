@@ -51,3 +51,30 @@ def test_without_a_grid():
         return x
 
     simulate_kernel(kernel, X)
+
+
+@jit
+def reduced(x, axes, op):
+    """Each program's row of x, reduced over the programs of some axes."""
+    out = nl.ndarray((2, 3, 4), dtype=x.dtype, buffer=nl.shared_hbm)
+    i, j = (nl.program_id(0), nl.program_id(1)) if nl.program_ndim() else (0, 0)
+    row = nl.load(x[i, j].reshape((1, 4)))
+    nl.store(out[i, j], nl.all_reduce(row, op=op, program_axes=axes))
+    return out
+
+
+Y = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("axes", [[0], [1], (0, 1), None, 1], ids=str)
+def test_reductions_over_programs(axes):
+    over = (0, 1) if axes is None else axes if isinstance(axes, int) else tuple(axes)
+    want = np.broadcast_to(Y.max(over, keepdims=True), Y.shape)
+    np.testing.assert_array_equal(reduced[2, 3](Y, axes, np.max), want)
+    np.testing.assert_allclose(
+        reduced[2, 3](Y, axes, nl.add), np.broadcast_to(Y.sum(over, keepdims=True), Y.shape), 1e-5
+    )
+
+
+def test_a_reduction_over_one_program_is_a_copy():
+    assert (reduced(Y, None, np.add)[0, 0] == Y[0, 0]).all() and (reduced[1, 1](Y, [0], np.add)[0, 0] == Y[0, 0]).all()

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from nkijax import KernelError, Unsupported
-from nkijax.dialects.neuronxcc import jit, simulate_kernel
+from nkijax import KernelError
 from nkijax.dialects.neuronxcc import language as nl
 
 from .test_emit import COLUMN, ROW, X, ran
@@ -63,17 +62,6 @@ def test_loop_reductions():
     want = X * count
     want[:, 0], want[:, 1] = 0, X[:, :3].sum(1)
     assert (ran(body) == want).all()
-
-
-def test_all_reduce():
-    def kernel(x):
-        out = nl.ndarray((6, 8), dtype=x.dtype, buffer=nl.shared_hbm)
-        nl.store(out, nl.all_reduce(nl.load(x), op=np.add, program_axes=[0]))
-        return out
-
-    assert (simulate_kernel(jit(kernel)[1], X) == X).all()
-    with pytest.raises(Unsupported, match="2 programs"):
-        simulate_kernel(jit(kernel)[2], X)
 
 
 def test_refused():

@@ -72,15 +72,20 @@ def test_tensor_parallel_matmul():
 def test_groups_on_an_axis():
     """Two groups of four on one axis (axis_index_groups), and by a mesh axis of their own."""
     a, b = random(512, 16), random(512, 16)
-    want = mapped(lambda a, b: lax.psum(jnp.matmul(a.T, b, precision="highest"), "tp")[None], GRID, (P(("dp", "tp")),) * 2, P("dp"))(a, b)
+    rows = P(("dp", "tp"))
+
+    def plain(a, b):
+        return lax.psum(jnp.matmul(a.T, b, precision="highest"), "tp")[None]
+
+    want = mapped(plain, GRID, (rows, rows), P("dp"))(a, b)
     groups = ncc.ReplicaGroup([[0, 1, 2, 3], [4, 5, 6, 7]])
     split = nkijax.function(tensor_parallel, group=groups)
     got = mapped(lambda a, b: split(a, b)[None], MESH, (P("x"), P("x")), P("x"))(a, b)
     np.testing.assert_allclose(got[::4], want, rtol=1e-4, atol=1e-4)
-    both = mapped(lambda a, b: split(a, b)[None], GRID, (P(("dp", "tp")),) * 2, P(("dp", "tp")))(a, b)
+    both = mapped(lambda a, b: split(a, b)[None], GRID, (rows, rows), rows)(a, b)
     np.testing.assert_allclose(both, got, rtol=1e-5, atol=1e-5)
     named = nkijax.function(tensor_parallel, group=ncc.ReplicaGroup([[0, 1, 2, 3]]), mesh_axis="tp")
-    again = mapped(lambda a, b: named(a, b)[None], GRID, (P(("dp", "tp")),) * 2, P(("dp", "tp")))(a, b)
+    again = mapped(lambda a, b: named(a, b)[None], GRID, (rows, rows), rows)(a, b)
     np.testing.assert_allclose(again, got, rtol=1e-5, atol=1e-5)
 
 

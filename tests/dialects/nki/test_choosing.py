@@ -65,11 +65,9 @@ def test_where_keeps_nan_out():
 
 def test_rules_of_where():
     assert refused(lambda x: nl.where(1, x, x), X) == "nki.language.where condition: must be a tile, got 1"
-    for words, call in (
-        ("where y: must have the shape (4, 6) of condition, or one element a partition", lambda c, x: nl.where(c, c, x)),
-        ("where x: must have the shape (4, 6) of condition, or one element a partition", lambda c, x: nl.where(c, x, c)),
-    ):
-        assert words in refused(call, X, X[:, :3])
+    words = "must have the shape (4, 6) of condition, or one element a partition"
+    for name, call in (("y", lambda c, x: nl.where(c, c, x)), ("x", lambda c, x: nl.where(c, x, c))):
+        assert f"where {name}: {words}" in refused(call, X, X[:, :3])
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int32, np.int16])
@@ -77,7 +75,8 @@ def test_gather_flattened(dtype):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4, 2, 5)).astype(np.float32)
     at = rng.integers(0, 10, (4, 7)).astype(dtype)
-    got, low = ran(lambda x, i: (nl.gather_flattened(x, i), nl.gather_flattened(x, indices=i, dtype=nl.bfloat16)), x, at)
+    f = nl.gather_flattened
+    got, low = ran(lambda x, i: (f(x, i), f(x, indices=i, dtype=nl.bfloat16)), x, at)
     want = np.take_along_axis(x.reshape(4, 10), at.astype(np.int64), 1)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(low, want.astype(ml_dtypes.bfloat16))

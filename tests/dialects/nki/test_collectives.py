@@ -104,7 +104,9 @@ def test_outside_of_a_mesh():
         ncc.all_reduce([x], [dst], ALL, nl.add)
         return dst
 
-    words = r"nki.collectives.all_reduce: needs the ranks of a mesh; call nkijax.function\(kernel\) inside jax.shard_map"
+    words = (
+        r"nki.collectives.all_reduce: needs the ranks of a mesh; call nkijax.function\(kernel\) inside jax.shard_map"
+    )
     with pytest.raises(Unsupported, match=rf"{words}\n  at .*test_collectives.py:\d+"):
         kernel(X[0])
     with pytest.raises(Unsupported, match="with the axis 'rows'"):

@@ -134,8 +134,8 @@ def test_enums(name):
 
 
 def test_deprecated_engine_names():
-    for name in ("tensor", "vector", "scalar", "gpsimd", "unknown"):
-        assert getattr(nisa, f"{name}_engine") is nisa.engine[name] is getattr(nisa.constants, f"{name}_engine")
+    for name in ("tensor_engine", "vector_engine", "scalar_engine", "gpsimd_engine", "unknown_engine"):
+        assert getattr(nisa, name) is nisa.engine[name.removesuffix("_engine")] is getattr(nisa.constants, name)
 
 
 def test_the_version_follows_the_target(monkeypatch):

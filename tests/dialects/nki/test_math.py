@@ -120,27 +120,31 @@ def forms(name, a, b, c):
     return f(a, b), f(a, 0.75), f(1.25, a), f(a, c), f(c, a)
 
 
-@pytest.mark.parametrize("name", TWO)
-def test_two_operands(name):
-    x = np.abs(X) + np.float32(0.1) if name == "power" else X
-    y = np.where(Y == 0, 0.5, Y).astype(np.float32) if name in ("divide", "fmod", "mod") else Y
-    divisor = np.where(x == 0, 2, x).astype(np.float32) if name in ("divide", "fmod", "mod") else x
-    got = ran(lambda a, b, c: forms(name, a, b, c), divisor, y, np.abs(COLUMN) if name == "power" else COLUMN)
-    c = np.abs(COLUMN) if name == "power" else COLUMN
-    pairs = ((divisor, y), (divisor, 0.75), (1.25, divisor), (divisor, c), (c, divisor))
-    for result, (a, b) in zip(got, pairs, strict=True):
-        want = TWO[name](np.asarray(a, np.float32), np.asarray(b, np.float32))
-        np.testing.assert_allclose(result, np.broadcast_to(want, X.shape).astype(np.float32), rtol=1e-5, atol=1e-6)
+def test_two_operands():
+    """All binary functions, in all forms, in one kernel."""
+    x, y = (np.where(v == 0, 2, v).astype(np.float32) for v in (X, Y))
+    bases = np.abs(x)
+
+    def kernel(x, y, c, bases):
+        return tuple(t for n in TWO for t in forms(n, *((bases, y, bases[:, 0:1]) if n == "power" else (x, y, c))))
+
+    got = iter(ran(kernel, x, y, COLUMN, bases))
+    for name, function in TWO.items():
+        a, b, c = (bases, y, bases[:, 0:1]) if name == "power" else (x, y, COLUMN)
+        for first, second in ((a, b), (a, 0.75), (1.25, a), (a, c), (c, a)):
+            want = function(np.asarray(first, np.float32), np.asarray(second, np.float32))
+            want = np.broadcast_to(want, X.shape).astype(np.float32)
+            np.testing.assert_allclose(next(got), want, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("name", BITS)
-def test_bits(name):
+def test_bits():
     a = np.array([[1, -2, 2**30, 7, 0, -(2**31)]] * 4, np.int32)
     b = np.array([[3, 1, 2, 5, 4, 1]] * 4, np.int32)
     c = np.array([[1], [2], [3], [4]], np.int32)
-    got = ran(lambda x, y, z: (getattr(nl, name)(x, y), getattr(nl, name)(x, 3), getattr(nl, name)(x, z)), a, b, c)
-    for result, other in zip(got, (b, np.int32(3), c), strict=True):
-        np.testing.assert_array_equal(result, np.broadcast_to(BITS[name](a, other), a.shape))
+    got = iter(ran(lambda x, y, z: tuple(getattr(nl, n)(x, v) for n in BITS for v in (y, 3, z)), a, b, c))
+    for name, function in BITS.items():
+        for other in (b, np.int32(3), c):
+            np.testing.assert_array_equal(next(got), np.broadcast_to(function(a, other), a.shape), name)
 
 
 def test_result_dtypes():
@@ -220,7 +224,8 @@ def test_cost_of_a_column_is_that_of_a_scalar():
 
     def kernel(x, c):
         tile = nl.load(x)
-        nl.add(tile, nl.load(c)), nl.add(tile, tile)
+        nl.add(tile, nl.load(c))
+        nl.add(tile, tile)
 
     emitted = nkijax.trace(kernel, X, COLUMN, rolled=False).body
     assert [type(i).__name__ for i in emitted if i.queue is Engine.vector] == ["TensorScalar", "TensorTensor"]

@@ -77,7 +77,9 @@ def test_rules_of_constants(tmp_path):
     assert "shared_constant constant: must be an array or the path of a .npy file, got 3" in refused(
         lambda x: nl.shared_constant(3), X
     )
-    assert "shared_constant constant: float64 is not an NKI dtype" in refused(lambda x: nl.shared_constant(np.ones(3)), X)
+    assert "shared_constant constant: float64 is not an NKI dtype" in refused(
+        lambda x: nl.shared_constant(np.ones(3)), X
+    )
     with pytest.raises(FileNotFoundError):
         nkijax.trace(lambda x: nl.shared_constant(str(tmp_path / "none.npy")), X)
 
@@ -125,7 +127,9 @@ def test_constants_in_a_loop_fold():
 
 
 def test_rules_of_the_identity():
-    assert "shared_identity_matrix n: must be a positive int, got 0" in refused(lambda x: nl.shared_identity_matrix(0), X)
+    assert "shared_identity_matrix n: must be a positive int, got 0" in refused(
+        lambda x: nl.shared_identity_matrix(0), X
+    )
     assert "dst: must have 3 * 3 elements, got (4, 6)" in refused(lambda x: nl.shared_identity_matrix(3, dst=x), X)
     assert "exceeds maximum 128" in refused(lambda x: nl.shared_identity_matrix(200), X)
 

@@ -43,7 +43,9 @@ def test_dtypes():
     """Sums are taken in float32 and rounded once; the result has the tile's dtype unless another is asked for."""
     x = np.full((2, 512), 1.125, ml_dtypes.bfloat16)
     i = np.full((2, 300), 100, np.int32)
-    got = ran(lambda t, i: (nl.sum(t, 1), nl.sum(t, 1, dtype=nl.float32), nl.mean(t, 1), nl.max(i, 1), nl.mean(i, 1)), x, i)
+    got = ran(
+        lambda t, i: (nl.sum(t, 1), nl.sum(t, 1, dtype=nl.float32), nl.mean(t, 1), nl.max(i, 1), nl.mean(i, 1)), x, i
+    )
     assert [g.dtype.name for g in got] == ["bfloat16", "float32", "bfloat16", "int32", "int32"]
     assert [float(g[0, 0]) for g in got] == [576, 576, 1.125, 100, 100]
 
@@ -88,10 +90,8 @@ def test_rms_norm(w):
 
 def test_rms_norm_over_some_axes_and_dtypes():
     w = np.ones_like(BOX)
-    got, low = ran(
-        lambda x, w: (nl.rms_norm(x, w, (2, 3), 10), nl.rms_norm(x, w, 3, 5, dtype=nl.bfloat16, compute_dtype=nl.bfloat16)),
-        BOX, w,
-    )  # fmt: skip
+    half = {"dtype": nl.bfloat16, "compute_dtype": nl.bfloat16}
+    got, low = ran(lambda x, w: (nl.rms_norm(x, w, (2, 3), 10), nl.rms_norm(x, w, 3, 5, **half)), BOX, w)
     np.testing.assert_allclose(got, rms(BOX, w, (2, 3), 10), rtol=1e-5, atol=1e-6)
     assert low.dtype == ml_dtypes.bfloat16
     np.testing.assert_allclose(low.astype(np.float32), rms(BOX, w, 3, 5), rtol=3e-2, atol=1e-2)
@@ -107,7 +107,9 @@ def test_rules():
     assert "rms_norm w: must have the shape (4, 6) of x, or sizes of 1 in it, got (4, 5)" in refused(
         lambda x, w: nl.rms_norm(x, w, 1, 6), X, Y[:, :5]
     )
-    assert "softmax x: must be in sbuf or psum" in str(pytest.raises(nkijax.KernelError, nkijax.run, nl.softmax, X).value)
+    assert "softmax x: must be in sbuf or psum" in str(
+        pytest.raises(nkijax.KernelError, nkijax.run, nl.softmax, X).value
+    )
 
 
 def test_gradients():

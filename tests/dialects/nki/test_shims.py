@@ -29,7 +29,10 @@ def test_modules():
 def test_tensors_of_the_host():
     host = nki.meta.tensor
     np.testing.assert_array_equal(host.zeros((2, 3), nl.bfloat16), np.zeros((2, 3), ml_dtypes.bfloat16))
-    assert host.identity(3, nl.uint8).tolist() == np.eye(3).tolist() and host.identity(2, nl.float8_e4m3).dtype.itemsize == 1
+    assert (
+        host.identity(3, nl.uint8).tolist() == np.eye(3).tolist()
+        and host.identity(2, nl.float8_e4m3).dtype.itemsize == 1
+    )
     assert host.arange(4, nl.int16).tolist() == [0, 1, 2, 3] and host.arange(4, nl.int16).dtype == np.int16
     with pytest.raises(KernelError, match="nki.meta.tensor.zeros dtype: int64 is not an NKI dtype"):
         host.zeros((2,), "int64")

@@ -20,6 +20,8 @@ def test_facts():
     part = t[:, 1, 2:4]
     assert (part.strides, part.offset, part.name) == ((48, 1), 10, "tile")
     assert part.is_contiguous() and not t[:, :, 2:4].is_contiguous()
+    base = part.view("uint8").base_tensor
+    assert (base.shape, base.dtype, base.offset) == (t.shape, t.dtype, 0)
     with pytest.raises(AttributeError):
         t.shape = (1,)
 
@@ -150,6 +152,24 @@ def test_ap_outside_of_its_tensor_is_an_error_only_when_used():
             use()
     with pytest.raises(AttributeError, match="'NkiTensor' object has no attribute 'sum'"):
         tensor((4, 48)).sum  # noqa: B018
+
+
+def test_an_empty_slice_is_an_error_only_when_used():
+    """A core's share of the rows may be none of them (nki-library's cross entropy)."""
+
+    def kernel(x, rows):
+        share = x[nl.ds(0, rows)]
+        out = nl.zeros((4, 8), nl.float32, nl.sbuf)
+        if rows > 0:
+            nisa.dma_copy(out[0:rows], share)
+        result = nl.ndarray((4, 8), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(result, out)
+        return result
+
+    x = np.ones((4, 8), np.float32)
+    assert [nkijax.run(kernel, x, rows).sum() for rows in (0, 3)] == [0, 24]
+    with pytest.raises(KernelError, match="a slice must not be empty, got 2:2"):
+        tensor((4, 8))[2:2].shape  # noqa: B018
 
 
 def test_ap_on_chip_keeps_partitions():
