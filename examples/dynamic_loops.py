@@ -130,4 +130,4 @@ def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]
 
 
 if __name__ == "__main__":
-    main(*(int(a) for a in sys.argv[1:]))
+    main(*map(int, sys.argv[1:3]))

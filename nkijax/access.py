@@ -102,8 +102,11 @@ def read(array: jax.Array, address: Address) -> jax.Array:
     return _to_pattern(x, address, box)
 
 
-def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
-    """The storage with the addressed elements replaced; what a run-time index puts outside is dropped."""
+def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = False) -> jax.Array:
+    """The storage with the addressed elements replaced; what a run-time index puts outside is dropped.
+
+    `apart` says that `value` was computed from other elements of `array`.
+    """
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
@@ -119,13 +122,13 @@ def write(array: jax.Array, address: Address, value: jax.Array) -> jax.Array:
         x = _from_pattern(value, address, box)
         if box.sizes == box.radixes and address.scalar is None:
             out = x
-        elif _is_chosen(box, starts) and jax.default_backend() == "cpu":
-            put = partial(_put_chosen, tuple(starts))
-            out = _updated(put, flat.reshape(box.radixes), x)
         else:
             old = flat.reshape(box.radixes)
             at = [jnp.int32(s) for s in starts]
             put = partial(_put if address.scalar is None else _put_inside, box.spans, box.steps)
+            plain = address.scalar is None and max(box.steps) == 1
+            if apart and plain and jax.default_backend() == "cpu":
+                put = partial(_put_apart, put, box.spans)
             out = _updated(put, old, x, *(at if address.scalar is None else (valid(address), *at)))
     return _from_dtype(out, array, address.dtype)
 
@@ -148,25 +151,21 @@ def _put_inside(
     return _put(spans, steps, old, jnp.where(inside, x, now), *at)
 
 
-_SMALL = 2**18  # elements; choosing among as many takes no longer than starting an update of some
+def _put_apart(
+    put: Callable[..., jax.Array], spans: tuple[int, ...], old: jax.Array, x: jax.Array, *at: jax.Array
+) -> jax.Array:
+    """`put(old, x, *at)` as a choice between elements of `old` and of another array.
 
-
-def _is_chosen(box: Box, starts: Sequence[Index]) -> bool:
-    """Whether `_put_chosen` should write a box: a fixed one without gaps, of much of the storage or in a small one."""
-    size = math.prod(box.radixes)
-    fixed = all(isinstance(s, int) for s in starts) and max(box.steps) == 1
-    return fixed and (size <= _SMALL or 2 * math.prod(box.sizes) >= size)
-
-
-def _put_chosen(starts: tuple[int, ...], old: jax.Array, x: jax.Array) -> jax.Array:
-    """`old` with `x` from `starts` on, chosen element by element.
-
-    XLA on a CPU may update in place while it computes `x` from other elements of `old` (openxla/xla#49176: in-place
-    updates of a reshaped array, with reads of it that are not elementwise).
+    XLA on a CPU updates a reshaped array in place even while it computes `x` from other elements of `old`, which it
+    then reads too late (openxla/xla#49176).
     """
-    edges = [(s, size - s - n, 0) for s, n, size in zip(starts, x.shape, old.shape, strict=True)]
-    inside = lax.pad(jnp.ones(x.shape, bool), np.False_, edges)
-    return jnp.where(inside, lax.pad(x, np.zeros((), x.dtype), edges), old)
+    starts = at[-old.ndim :]
+    new = put(jnp.zeros_like(old), x, *at)
+    inside = True
+    for k, (start, n) in enumerate(zip(starts, spans, strict=True)):
+        where = lax.broadcasted_iota(np.int32, old.shape, k)
+        inside = inside & (where >= start) & (where < start + n) if n < old.shape[k] else inside
+    return new if inside is True else jnp.where(inside, new, old)
 
 
 def _updated(update: Callable[..., jax.Array], old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:

@@ -29,7 +29,6 @@ from nkijax.roll import roll
 from nkijax.trace import Recorder, recording
 from nkijax.view import View
 
-
 counters = {"recorded_instructions": 0, "traces": 0}  # how much work the calls so far have made
 
 

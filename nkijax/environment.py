@@ -69,16 +69,22 @@ class Environment:
     """Arrays by family, and the place of the walk."""
 
     def __init__(
-        self, program: Program, where: Layout, arrays: dict[Key, Stored] | None = None, place: Place | None = None
+        self,
+        program: Program,
+        where: Layout,
+        arrays: dict[Key, Stored] | None = None,
+        place: Place | None = None,
+        sources: dict[Family, frozenset[Family]] | None = None,
     ):
         self.program, self.where = program, where
+        self.sources = {} if sources is None else sources  # see `feeds`
         self.precise = program.target.precise
         self.arrays = {} if arrays is None else arrays
         self.place = place or Place()
 
     def at(self, place: Place) -> Environment:
         """The same memory, elsewhere in the walk."""
-        return Environment(self.program, self.where, self.arrays, place)
+        return Environment(self.program, self.where, self.arrays, place, self.sources)
 
     def fork(self, place: Place) -> Environment:
         """A copy: what the body of a loop does to it stays there."""
@@ -113,6 +119,8 @@ class Environment:
     def unpack(self, keys: Sequence[Key], arrays: Sequence[jax.Array]) -> None:
         """The inverse of `pack`."""
         for key, array in zip(keys, arrays, strict=True):
+            if isinstance(key, Family):
+                self.sources.pop(key, None)
             self.arrays[key] = Stored(array, self.place.axes_of(key) if isinstance(key, Family) else ())
 
     def leave(self, repeat: Repeat, private: frozenset[Family]) -> None:
@@ -192,7 +200,21 @@ class Environment:
         order = self.place.ordered([axes])
         return x.transpose([*(axes.index(r) for r in order), *range(len(axes), x.ndim)]), order
 
-    def store(self, a: Access, value: Any, axes: Axes) -> None:
+    def feeds(self, a: Access, reads: Iterable[Access]) -> frozenset[Family]:
+        """The on-chip storages whose elements the result for `a` may be made of, in the eyes of XLA's loop fusion.
+
+        Reductions end a fusion.  An operand at the very place of the result is taken to be used elementwise.
+        """
+        found: set[Family] = set()
+        for r in reads:
+            if r.view.size > a.view.size or not r.family.buffer.memory.on_chip:
+                continue
+            found |= self.sources.get(r.family, frozenset())
+            if not (r.family is a.family and _same_place(r, a)):
+                found.add(r.family)
+        return frozenset(found)
+
+    def store(self, a: Access, value: Any, axes: Axes, sources: frozenset[Family] = frozenset()) -> None:
         """Write a result, (…axes, anything of the view's size), casting it to the view's dtype."""
         mask = None
         if isinstance(value, Masked):
@@ -207,9 +229,9 @@ class Environment:
             every = self.place.ordered([axes, old_axes])
             mask = spread(mask.reshape(lead + a.view.shape), axes, every)
             x, axes = jnp.where(mask, spread(x, axes, every), spread(old, old_axes, every)), every
-        self.put(a, x, axes)
+        self.put(a, x, axes, sources)
 
-    def put(self, a: Access, x: jax.Array, axes: Axes) -> None:
+    def put(self, a: Access, x: jax.Array, axes: Axes, sources: frozenset[Family] = frozenset()) -> None:
         """Write elements as they are: in the view's dtype and shape, behind `axes`."""
         allowed = self.place.axes_of(a.family)
         address, moving = self.address(a, allowed)
@@ -221,9 +243,10 @@ class Environment:
             s = self.stored(a.family)
             own = tuple(r for r in allowed if r in axes or r in s.axes)
         x = _flip(spread(x, axes, (*own, *moving)), [len(own) + k for k in negative])
-        write = partial(access.write, address=address)
+        write = partial(access.write, address=address, apart=a.family in sources)
         for _ in own:
             write = jax.vmap(write)
+        self.sources[a.family] = sources | self.sources.get(a.family, frozenset())
         self.arrays[a.family] = Stored(write(spread(s.array, s.axes, own), value=x), own)
 
     def read_view(self, view: View) -> jax.Array:
@@ -233,6 +256,14 @@ class Environment:
         size = view.storage_size * family.slots
         address = Address(size, in_elements(family, view), view.dtype, view.strides, view.shape, offset)
         return access.read(self.stored(family).array, address)
+
+
+def _same_place(a: Access, b: Access) -> bool:
+    """Whether two operands of one instruction have the same addresses."""
+    if a.index is not None or b.index is not None:
+        return False
+    same = (a.view.strides, a.view.shape, a.view.dtype) == (b.view.strides, b.view.shape, b.view.dtype)
+    return same and bool(np.array_equal(a.table, b.table))
 
 
 # ---- axes

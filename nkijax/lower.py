@@ -170,8 +170,9 @@ class _Lowering:
             call = jax.vmap(call, in_axes=tuple(0 if r in axes[k] else None for k in keys))
         results = call(*arrays.values())
         writes = [a for a in bound.accesses.values() if a.writes]
+        reads = [a for a in bound.accesses.values() if a.reads and a.operand not in record.contracts]
         for a, value in zip(writes, results, strict=True):
-            env.store(a, Masked(*value) if isinstance(value, tuple) else value, every)
+            env.store(a, Masked(*value) if isinstance(value, tuple) else value, every, env.feeds(a, reads))
 
     def _summing(self, bound: Bound, place: Place) -> Axes:
         """The batched repeats whose turns are terms of this instruction's contraction."""

@@ -153,7 +153,7 @@ def test_an_update_computed_from_permuted_elements_of_the_same_storage(dtype, wi
 
     def step(x):
         x = (x * 2).astype(kind)
-        return access.write(x, out, (access.read(x, transposed) * 3).astype(kind))
+        return access.write(x, out, (access.read(x, transposed) * 3).astype(kind), apart=True)
 
     x = jnp.asarray(np.random.default_rng(0).normal(size=(128, 512)), kind)
     np.testing.assert_array_equal(jax.jit(step)(x).astype(np.float32), step(x).astype(np.float32))

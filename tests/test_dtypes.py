@@ -107,7 +107,8 @@ def test_ml_dtypes_names():
 
 
 def test_arguments_without_the_ocp_format():
-    assert dtypes.argument("float8_e4m3fn", False) == "float8_e4m3" and dtypes.argument("float8_e5m2", False) == "float8_e5m2"
+    assert dtypes.argument("float8_e4m3fn", False) == "float8_e4m3"
+    assert dtypes.argument("float8_e5m2", False) == "float8_e5m2"
     assert dtypes.argument("float8_e4m3fn", True) == "float8_e4m3fn"
 
 

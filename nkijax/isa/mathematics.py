@@ -96,9 +96,8 @@ class Elementwise(Instruction):
         rules.partitions(self, target, "dst", "a", "b")
         operators.not_packed(self, "dst", "a", "b")
         if (self.b is None) != (self.function.arity == 1):
-            raise rules.fail(
-                self, "b", f"must be given exactly to a function of two, {self.function.name} is not", self.b
-            )
+            rule = "be None with the unary" if self.function.arity == 1 else "be given with the binary"
+            raise rules.fail(self, "b", f"must {rule} function {self.function.name}", self.b)
         if not isinstance(self.a, View) and not isinstance(self.b, View):
             raise rules.fail(self, "a, b", "one of them must be a tile", f"{self.a} and {self.b}")
         for name in ("a", "b"):

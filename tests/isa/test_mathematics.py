@@ -100,9 +100,12 @@ RULES = [
     (lambda a: Elementwise(a, a, None, "sin"), r"nki\.language\.sin function: must be one of \['sin', .*got sin"),
     (
         lambda a: Elementwise(a, a, a, FUNCTIONS["sin"]),
-        "nki.language.sin b: must be given exactly to a function of two",
+        "nki.language.sin b: must be None with the unary function sin, got",
     ),
-    (lambda a: Elementwise(a, a, None, FUNCTIONS["mod"]), "nki.language.mod b: must be one of 2 operands, else None"),
+    (
+        lambda a: Elementwise(a, a, None, FUNCTIONS["mod"]),
+        "mod b: must be given with the binary function mod, got None",
+    ),
     (lambda a: Elementwise(a, 1.0, 2.0, FUNCTIONS["mod"]), "mod a, b: one of them must be a tile, got 1.0 and 2.0"),
     (lambda a: Elementwise(a, tile((P, 3)), None, FUNCTIONS["sin"]), "a: must have the 6 free elements of dst, or one"),
     (lambda a: Elementwise(a, tile((2, F)), None, FUNCTIONS["sin"]), "sin a: must have the 4 partitions of dst"),

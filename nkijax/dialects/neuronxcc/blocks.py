@@ -12,7 +12,7 @@ from typing import Any
 
 from nkijax import dtypes
 from nkijax.dialects.neuronxcc import emit
-from nkijax.dialects.neuronxcc.dtype import DType
+from nkijax.dialects.neuronxcc.dtype import DType, name_of
 from nkijax.dialects.neuronxcc.index import as_index
 from nkijax.dialects.neuronxcc.tensor import Tile, face
 from nkijax.errors import KernelError, Unsupported
@@ -117,10 +117,30 @@ class Blocks:
             return
         emit.assign(self[key], value)
 
+    def _mapped(self, change: Callable[[View], View]) -> Blocks:
+        """The same tiles, each seen in another way."""
+        depth = self.partition
+        own = {i[len(self._index) :]: v for i, v in self._storage.tiles.items() if i[: len(self._index)] == self._index}
+        tiles = {i: change(v) for i, v in own.items()}
+        self._storage.used = True
+        one = next(iter(tiles.values()))
+        return Blocks(Storage(tiles, None), (*self.shape[:depth], *one.shape), one.dtype, self.buffer, self.name)
+
     def reshape(self, *sizes: Any, shape: Any = None) -> Any:
-        """The same elements in another shape, as one buffer."""
+        """The same elements in another shape: of each tile, where blocks and partitions stay, else as one buffer."""
+        given = shape if shape is not None else sizes[0] if len(sizes) == 1 else sizes
+        given, kept = tuple(int(n) for n in given), self.partition + 1
+        if self._storage.one is None and given[:kept] == self.shape[:kept]:
+            return self._mapped(lambda v: v.reshape(given[kept - 1 :]))
         whole = self._storage.one or self._storage.unite("reshape")
-        return (whole[self._index] if self._index else whole).reshape(*sizes, shape=shape)
+        return (whole[self._index] if self._index else whole).reshape(given)
+
+    def view(self, dtype) -> Any:
+        """The same bytes as another dtype; the last dimension is scaled by the ratio of the sizes."""
+        if self._storage.one is not None:
+            return (self._storage.one[self._index] if self._index else self._storage.one).view(dtype)
+        kind = name_of(dtype, "view")
+        return self._mapped(lambda v: v.reinterpret(kind))
 
     def __repr__(self) -> str:
         return f"Blocks({self.name or 'unnamed'}: {self.dtype}{list(self.shape)} in {self.buffer.value})"

@@ -13,7 +13,7 @@ import numpy as np
 
 from nkijax import arrays
 from nkijax.buffer import suffix_products
-from nkijax.dialects.neuronxcc import compiler, emit
+from nkijax.dialects.neuronxcc import compiler, emit, unused
 from nkijax.dialects.neuronxcc import dtype as kinds
 from nkijax.dialects.neuronxcc.blocks import Blocks, Storage
 from nkijax.dialects.neuronxcc.dtype import name_of
@@ -35,8 +35,8 @@ def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tup
     marks = [k for k, n in enumerate(given) if isinstance(n, par_dim)]
     sizes, kind = shape_of(given, api), name_of(dtype, api)
     at = marks[0] if marks else 0
-    placed = isinstance(buffer, compiler.Allocation)
-    memory = buffer.memory if placed else sbuf if buffer is None else buffer
+    allocation = buffer if isinstance(buffer, compiler.Allocation) else None
+    memory = allocation.memory if allocation is not None else sbuf if buffer is None else buffer
     if not isinstance(memory, Memory):
         raise KernelError(f"{api} buffer: must be nl.sbuf, psum, hbm, private_hbm, shared_hbm or an allocation")
     if memory.is_hbm:
@@ -44,16 +44,16 @@ def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tup
         return face(view), [view]
     blocks, tile = sizes[:at], sizes[at:]
     tile = tile if len(tile) > 1 else (*tile, 1)
-    given_places = placed and buffer.place is not None
     views: dict[tuple[int, ...], View] = {}
     for index in itertools.product(*map(range, blocks)):
-        if given_places:
-            views[index] = View.whole(compiler.storage(current(api), buffer, index, tile, kind, name or ""))
+        if allocation is not None:
+            views[index] = View.whole(compiler.storage(current(api), allocation, index, tile, kind, name or ""))
         else:
             views[index] = allocate(tile, kind, memory, name or "", zero=True)
     if not blocks:
         return face(views[()]), list(views.values())
-    whole = None if given_places else lambda fill: _united(blocks, tile, kind, memory, name or "", fill)
+    placed = allocation is not None and allocation.place is not None
+    whole = None if placed else lambda fill: _united(blocks, tile, kind, memory, name or "", fill)
     return Blocks(Storage(views, whole), (*blocks, *tile), kind, memory, name or ""), list(views.values())
 
 
@@ -87,6 +87,7 @@ def full(shape, fill_value, dtype=kinds.float32, buffer=None, name="", **hints) 
 def _filled(api: str, shape: Any, value: Any, dtype: Any, buffer: Any, name: str) -> Any:
     tensor, views = _new(api, shape, dtype, buffer, name)
     recorder, value = current(api), arrays.static(value)
+    recorder.facts(unused.Fills).note(recorder)
     if isinstance(tensor, Blocks):
         tensor.filled(value)
     for view in views:

@@ -67,21 +67,21 @@ def _bound(api: str, x: Any) -> View | int:
     return register
 
 
-def affine_range(start, stop=None, step=1, name=None, directives=None) -> TracedOnce:
-    """A loop whose turns do not depend on each other; `name` and `directives` are accepted without effect."""
-    del name, directives
+def affine_range(start, stop=None, step=1, **hints) -> TracedOnce:
+    """A loop whose turns do not depend on each other; hints, such as `directives`, are accepted without effect."""
+    del hints
     return TracedOnce(_turns("nki.language.affine_range", (start,) if stop is None else (start, stop, step)))
 
 
-def sequential_range(start, stop=None, step=1, name=None, directives=None) -> TracedOnce:
+def sequential_range(start, stop=None, step=1, **hints) -> TracedOnce:
     """A loop whose turns depend on each other through tensors; hints are accepted without effect."""
-    del name, directives
+    del hints
     return TracedOnce(_turns("nki.language.sequential_range", (start,) if stop is None else (start, stop, step)))
 
 
-def static_range(start, stop=None, step=1, name=None) -> Any:
-    """A loop that is unrolled: Python's range."""
-    del name
+def static_range(start, stop=None, step=1, **hints) -> Any:
+    """A loop that is unrolled: Python's range; hints are accepted without effect."""
+    del hints
     return _turns("nki.language.static_range", (start,) if stop is None else (start, stop, step))
 
 

@@ -77,6 +77,20 @@ def test_a_filled_tensor_in_one_buffer_keeps_its_fill():
     assert (ran(body) == 5).all()
 
 
+def test_views_of_block_tensors():
+    def body(x):
+        t = nl.ndarray((2, nl.par_dim(6), 8), dtype=nl.float32)
+        for k in range(2):
+            t.reshape((2, 6, 2, 4))[k, :, 1, :] = nl.load(x[:, 0:4])
+        assert t.view(nl.int8).shape == (2, 6, 32) and t[1].view(nl.bfloat16).dtype == nl.bfloat16
+        t.view(nl.int32)[1, :, 0] = 0x3F800000  # 1.0
+        return t[1]
+
+    want = np.zeros_like(X)
+    want[:, 4:], want[:, 0] = X[:, :4], 1
+    assert (ran(body) == want).all()
+
+
 def test_tiles_roll_as_a_family():
     def kernel(x):
         out = nl.ndarray((4, 6, 8), dtype=x.dtype, buffer=nl.shared_hbm)
@@ -89,3 +103,23 @@ def test_tiles_roll_as_a_family():
 
     assert [type(n).__name__ for n in nkijax.trace(jit(kernel), X).body] == ["Repeat", "Repeat"]
     assert (jit(kernel)(X) == X).all()
+
+
+def test_another_dtype_shares_the_bytes():
+    def body(x):
+        t = nl.ndarray((2, nl.par_dim(6), 4), dtype=nl.float32)
+        t[0] = nl.load(x[:, 0:4])
+        t.view(nl.int32)[1][...] = nl.copy(t.view(nl.int32)[0])
+        return nl.copy(t[1])
+
+    assert (ran(body) == X[:, :4]).all()
+
+
+def test_a_tile_that_is_not_there_may_be_named_under_a_mask_that_hides_all():
+    def body(x):
+        t = nl.zeros((2, nl.par_dim(6), 4), dtype=nl.float32)
+        for i in nl.affine_range(2):
+            t[i + 1, :, 0:4] = nl.load(x[:, 0:4], mask=i + 1 < 2)
+        return nl.copy(t[1])
+
+    assert (ran(body) == X[:, :4]).all()

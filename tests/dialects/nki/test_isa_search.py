@@ -43,7 +43,8 @@ def sort(x, positions, find):
             nisa.nc_find_index8(dst=where[:, cut], data=data[...], vals=top[:, cut])
             nisa.nc_match_replace8(dst=data[...], data=data[...], vals=top[:, cut], imm=float("-inf"))
         else:
-            nisa.nc_match_replace8(dst=data, data=data, vals=top[:, cut], imm=np.float32(float("-inf")), dst_idx=where[:, cut])
+            imm = np.float32("-inf")
+            nisa.nc_match_replace8(dst=data, data=data, vals=top[:, cut], imm=imm, dst_idx=where[:, cut])
         nisa.nc_n_gather(dst=found[:, cut], data=carried, indices=where[:, cut])
     nl.store(values, top)
     nl.store(indices, found)

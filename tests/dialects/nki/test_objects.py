@@ -38,7 +38,7 @@ class Frozen(nl.NKIObject):
 @dataclass
 class Partial(nl.NKIObject):
     first: int = 1
-    rows: int
+    rows: int  # pyright: ignore[reportGeneralTypeIssues]
     scale: float = 2.0
 
 
@@ -49,7 +49,7 @@ class Bare(nl.NKIObject):
     shared = []
 
     def twice(self):
-        return 2 * self.rows
+        return 2 * self.rows  # pyright: ignore[reportOperatorIssue]
 
 
 class Custom(nl.NKIObject):
