@@ -130,4 +130,4 @@ def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main(int(sys.argv[1]) if sys.argv[1:] else 64)

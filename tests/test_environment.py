@@ -6,6 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import nkijax
+import nkijax.dialects.nki.isa as nisa
+import nkijax.dialects.nki.language as nl
+from nkijax import dtypes
 from nkijax.environment import Place, contract, spread
 from nkijax.program import Repeat
 
@@ -39,3 +43,34 @@ def test_contract_makes_turns_partitions():
 def test_places_order_axes_by_nesting():
     place = Place(batch=(A, B, C))
     assert place.ordered([(C,), (A,)]) == (A, C)
+
+
+def transposed_in_place(x, g):
+    """Turns four blocks of a tile around through PSUM, into the tile itself, and multiplies them with it."""
+    n = x.shape[0]
+    tile = nl.zeros((128, 512), x.dtype)
+    nisa.dma_copy(tile[0:n], x)
+    scale = nl.ndarray((128, 4), nl.float32)
+    nisa.dma_copy(scale, g)
+    turned = nl.ndarray((128, 512), x.dtype, nl.psum)
+    for k in range(4):
+        nisa.nc_transpose(turned[:, nl.ds(128 * k, n)], tile[0:n, nl.ds(128 * k, 128)])
+    for k in range(4):
+        nisa.tensor_scalar(tile[:, nl.ds(128 * k, n)], turned[:, nl.ds(128 * k, n)], nl.multiply, scale[:, k : k + 1])
+    total = nl.ndarray((n, 512), nl.float32, nl.psum)
+    for k in range(4):
+        nisa.nc_matmul(total, tile[:, nl.ds(128 * k, n)], tile)
+    out = nl.ndarray((n, 512), nl.float32, nl.shared_hbm)
+    nisa.dma_copy(out, nl.copy(total))
+    return out
+
+
+@pytest.mark.parametrize("loops", ["scan", "batch"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_storage_is_not_updated_while_its_old_elements_are_needed(dtype, loops):
+    """XLA on a CPU would (openxla/xla#49176); nki-library's QKV and MLP kernels transpose tiles in place."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 512)).astype(dtypes.storage(dtype))
+    g = rng.normal(size=(128, 4)).astype(np.float32)
+    want = nkijax.run(transposed_in_place, x, g, eager=True)
+    np.testing.assert_allclose(nkijax.run(transposed_in_place, x, g, loops=loops), want, rtol=1e-4, atol=1e-2)

@@ -44,6 +44,50 @@ def subscript(x: Tensor, key: Any) -> Any:
     if isinstance(key, Predicate | bool | np.bool_):
         mask = key if isinstance(key, Predicate) else None if key else FALSE
         return x if mask is None else _masked(x, mask)
+    direct = _direct(x, key if isinstance(key, tuple) else (key,))
+    return _resolved(x, key) if direct is None else direct
+
+
+def _direct(x: Tensor, keys: tuple[Any, ...]) -> Any:
+    """The view for ints and slices of ints that are inside, the keys of nearly every access; None for any other."""
+    if x.guards or x.mask is not None or len(keys) > x.ndim:
+        return None
+    view, on_chip = _addresses(x), x.on_chip
+    if view.dynamic is not None:
+        return None
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, partition = view.offset, 0
+    for dim, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
+        k: Any = keys[dim] if dim < len(keys) else _FULL
+        first: Any
+        last: Any
+        kind = type(k)
+        if kind is slice and k.step is None:
+            first, last = 0 if k.start is None else k.start, n if k.stop is None else k.stop
+        elif kind is DynamicSlice:
+            first, last = k.start, (k.start + k.size if type(k.start) is int else None)
+        elif kind is int:
+            first, last = k, k + 1
+        else:
+            return None
+        if not (type(first) is type(last) is int) or not 0 <= first < last <= n:
+            return None
+        offset += first * stride
+        if on_chip and dim == x.partition:
+            partition = len(shape)
+        elif kind is int:
+            continue
+        shape.append(last - first)
+        strides.append(stride)
+    while len(shape) < (2 if on_chip else 1):
+        shape.append(1)
+        strides.append(1)
+    return face(View(view.buffer, offset, tuple(strides), tuple(shape), view.dtype), partition)
+
+
+def _resolved(x: Tensor, key: Any) -> Any:
+    """The view of any key."""
     keys = list(key) if isinstance(key, tuple) else [key]
     new = [k for k, one in enumerate(keys) if one is None]
     if new:
@@ -221,6 +265,12 @@ class _Pattern:
                 dynamic = self._rows(dynamic, stride, n)
             elif low < 0 or high >= n:
                 guards.append(Guard(part, n, dim))
+        if (
+            view.dynamic is not None
+            and view.dynamic.vector
+            and (parts[0].coefficients, shape[:1]) != (_first(rank), view.shape[:1])
+        ):
+            raise Unsupported(f"{_API}: the rows of a view with a run-time index of each row stay as they are")
         mask = None if x.mask is None else x.mask.mapped(lambda form: form.compose(parts, rank, shape))
         if len(shape) == 2 and shape[1] == 1 and not strides[1]:
             strides[1] = 1
@@ -235,6 +285,11 @@ class _Pattern:
             raise Unsupported(f"{_API}: rows of run-time indices must be the first dimension of the result")
         assert self.rows is not None
         return Dynamic(self.rows.view, stride, n, True)
+
+
+def _first(rank: int) -> tuple[int, ...]:
+    """The coefficients of an index that is the position along dimension 0."""
+    return (1, *(0 for _ in range(rank - 1)))
 
 
 def _addresses(x: Tensor) -> View:

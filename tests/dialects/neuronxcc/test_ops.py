@@ -19,8 +19,4 @@ def test_operators():
 def test_activations():
     assert activation_function(np.exp) is activation_function(nl.exp) is ACTIVATIONS["exp"]
     assert activation_function(nl.copy) is activation_function(np.copy) is ACTIVATIONS["copy"]
-    assert (
-        activation_function(None) is None
-        and activation_function(nl.floor) == "floor"
-        and op_name(np.pow) == "power"
-    )
+    assert activation_function(None) is None and activation_function(nl.floor) == "floor" and op_name(np.pow) == "power"

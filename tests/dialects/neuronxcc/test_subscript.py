@@ -9,6 +9,7 @@ import nkijax
 from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc import simulate_kernel
+from nkijax.dialects.neuronxcc.subscript import _direct, _resolved
 from nkijax.dialects.neuronxcc.tensor import OutOfBounds, operand
 
 X = np.arange(5 * 6 * 8, dtype=np.float32).reshape(5, 6, 8)
@@ -77,6 +78,28 @@ def test_affine_grids(forms):
     view = inside(lambda x: operand(x[tuple(u * i + v * j + w for u, v, w in forms)]))
     want = np.broadcast_to(NUMBERS[tuple(u * a + v * b + w for u, v, w in forms)], (2, 2))
     assert (addresses(view) == want).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 4) | st.tuples(st.integers(0, 1), st.integers(2, 5)), min_size=1, max_size=3))
+def test_plain_keys_take_a_shorter_way_to_the_same_view(given_keys):
+    keys = tuple(k if isinstance(k, int) else slice(*k) for k in given_keys)
+    slow = tuple(slice(k, k + 1) if isinstance(k, int) else k for k in keys)
+
+    def body(x):
+        t = nl.ndarray(X.shape, dtype=nl.float32)
+        for y in (x, t):
+            one, other = _direct(y, keys), _resolved(y, keys)
+            assert one.shape == other.shape and one.partition == other.partition == 0
+            assert (addresses(operand(one)) == addresses(operand(other))).all()
+            assert (addresses(operand(one)).ravel() == addresses(operand(_resolved(y, slow))).ravel()).all()
+
+    inside(body)
+
+
+def test_rows_by_run_time_indices_stay_whole():
+    with pytest.raises(Unsupported, match="stay as they are"):
+        inside(lambda x: x[nl.ndarray((4, 1), dtype=nl.int32)][1:3])
 
 
 def test_bounds_are_checked_at_the_use():

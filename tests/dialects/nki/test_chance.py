@@ -14,9 +14,9 @@ TARGETS = ["trn1", "trn2", "trn3"]
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_rand_is_uniform(target):
-    got = ran(lambda x: (nl.rand((128, 64), nl.float32), nl.rand((128, 64), nl.float32)), X, target=target)
+    got = ran(lambda x: (nl.rand((64, 64), nl.float32), nl.rand((64, 64), nl.float32)), X, target=target)
     for draw in got:
-        assert 0 <= draw.min() and draw.max() < 1 and abs(draw.mean() - 0.5) < 0.02 and abs(draw.var() - 1 / 12) < 0.01
+        assert 0 <= draw.min() and draw.max() < 1 and abs(draw.mean() - 0.5) < 0.03 and abs(draw.var() - 1 / 12) < 0.01
     assert (got[0] != got[1]).mean() > 0.99
 
 
@@ -29,7 +29,7 @@ def test_equal_seeds_give_equal_numbers(target):
             draws.append(nl.rand((4, 6), nl.float32))
         return tuple(draws)
 
-    first, again, other = ran(kernel, X, target=target)
+    first, again, other = ran(kernel, X, both=True, target=target)
     np.testing.assert_array_equal(first, again)
     assert (first != other).all()
 
@@ -49,7 +49,7 @@ def test_dtypes_and_memories():
 @pytest.mark.parametrize("rate", [0, 1, 0.25, "column"])
 def test_dropout(rate):
     """Zeroed with a probability, and not scaled: fixed seed, both ends exact."""
-    x = np.random.default_rng(0).standard_normal((64, 200)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
     column = np.repeat(np.array([[0.0], [1.0]], np.float32), 32, 0)
     got = ran(lambda t, c: nl.dropout(t, c if rate == "column" else rate), x, column)
     kept = got != 0

@@ -19,7 +19,7 @@ def test_where():
             nl.where(c, x, y), nl.where(c, 1.5, y), nl.where(c, x, -2), nl.where(c, 3, 4.0), nl.where(c, col, x),
             nl.where(nl.less(x, y), x, y),
         ),
-        CONDITION, X, Y, COLUMN,
+        CONDITION, X, Y, COLUMN, both=True,
     )  # fmt: skip
     true = CONDITION != 0
     want = [(X, Y), (1.5, Y), (X, -2), (3, 4), (np.broadcast_to(COLUMN, X.shape), X)]
@@ -76,7 +76,7 @@ def test_gather_flattened(dtype):
     x = rng.standard_normal((4, 2, 5)).astype(np.float32)
     at = rng.integers(0, 10, (4, 7)).astype(dtype)
     f = nl.gather_flattened
-    got, low = ran(lambda x, i: (f(x, i), f(x, indices=i, dtype=nl.bfloat16)), x, at)
+    got, low = ran(lambda x, i: (f(x, i), f(x, indices=i, dtype=nl.bfloat16)), x, at, both=True)
     want = np.take_along_axis(x.reshape(4, 10), at.astype(np.int64), 1)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(low, want.astype(ml_dtypes.bfloat16))

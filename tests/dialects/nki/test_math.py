@@ -104,7 +104,7 @@ def test_one_operand():
 
     positive = np.abs(X) + np.float32(0.1)
     angles = np.where(X == 0, 1, X * 3).astype(np.float32)
-    for name, got in zip(REFERENCE, ran(kernel, angles, positive), strict=True):
+    for name, got in zip(REFERENCE, ran(kernel, angles, positive, both=True), strict=True):
         x = (positive if name in POSITIVE else angles).astype(np.float64)
         np.testing.assert_allclose(got, REFERENCE[name](x), rtol=2e-5, atol=2e-6, err_msg=name)
 
@@ -141,7 +141,7 @@ def test_bits():
     a = np.array([[1, -2, 2**30, 7, 0, -(2**31)]] * 4, np.int32)
     b = np.array([[3, 1, 2, 5, 4, 1]] * 4, np.int32)
     c = np.array([[1], [2], [3], [4]], np.int32)
-    got = iter(ran(lambda x, y, z: tuple(getattr(nl, n)(x, v) for n in BITS for v in (y, 3, z)), a, b, c))
+    got = iter(ran(lambda x, y, z: tuple(getattr(nl, n)(x, v) for n in BITS for v in (y, 3, z)), a, b, c, both=True))
     for name, function in BITS.items():
         for other in (b, np.int32(3), c):
             np.testing.assert_array_equal(next(got), np.broadcast_to(function(a, other), a.shape), name)

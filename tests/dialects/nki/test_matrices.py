@@ -17,7 +17,7 @@ B = np.random.default_rng(6).standard_normal((32, 48)).astype(np.float32)
 
 def test_matmul():
     """A float32 tile in PSUM: x.T @ y as the tensor engine has it, or x @ y through a transpose."""
-    got = ran(lambda a, b: nl.matmul(a, b), A, B)
+    got = ran(lambda a, b: nl.matmul(a, b), A, B, both=True)
     np.testing.assert_allclose(got, A @ B, rtol=1e-5, atol=1e-5)
     again = ran(lambda a, b: nl.matmul(a, b, transpose_x=True), A.T.copy(), B)
     np.testing.assert_allclose(again, A @ B, rtol=1e-5, atol=1e-5)
@@ -35,7 +35,7 @@ def test_transpose():
         assert out.buffer is cast.buffer is nl.psum
         return out, cast
 
-    out, cast = ran(kernel, A)
+    out, cast = ran(kernel, A, both=True)
     np.testing.assert_array_equal(out, A.T)
     np.testing.assert_array_equal(cast, A.T.astype(ml_dtypes.bfloat16))
 
@@ -63,7 +63,7 @@ def test_shared_constant(tmp_path):
         assert loaded[0]._view.buffer is loaded[1]._view.buffer, "equal constants are one"
         return nl.load(loaded[1])
 
-    np.testing.assert_array_equal(ran(kernel, X), data)
+    np.testing.assert_array_equal(ran(kernel, X, both=True), data)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint32", "float8_e4m3fn", "float8_e5m2"])

