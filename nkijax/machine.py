@@ -259,7 +259,7 @@ _TRN1_FACTS = {
     "small_row_bytes_per_us": Fact(
         103.5e3, "bytes/us", "51.80, 42.96 and 22.07 ms of nki/tutorials/matrix_multiplication.rst @v2.26.1", "fitted"
     ),
-    "dma_trigger_us": Fact(0.05, "us", "two sequencer instructions of 40 to 90 ns a trigger", "assumed"),
+    "dma_trigger_us": Fact(0.35, "us", "the issue interval: a trigger holds its sequencer that long", "assumed"),
     "dma_issue_us": Fact(0.35, "us", "interval of small DMAs, third-party measurement", "measured"),
     **_carried(_TRN2_DMA, "trn2"),
     "software_generate_us": Fact(0.87, "us", "as trn2: producer to trigger, " + _SOFTWARE_RING, "assumed"),

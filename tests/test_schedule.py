@@ -91,7 +91,7 @@ def test_parts_of_a_tile_are_independent():
 
 
 def static_us(size_bytes: int) -> float:
-    return 0.05 + 1.0 + size_bytes / 278.7e3 + 0.32
+    return 0.35 + 1.0 + size_bytes / 278.7e3 + 0.32
 
 
 def test_a_static_load():
@@ -99,7 +99,7 @@ def test_a_static_load():
     x, t = hand.hbm(128, 2048), hand.buffer((128, 2048))
     timing = run(hand, Copy(t, x))
     assert timing.us == pytest.approx(static_us(MIB))
-    assert timing.free_us == [0.05] and timing.flow_us[0] == pytest.approx((1.05, 1.05 + MIB / 278.7e3))
+    assert timing.free_us == [0.35] and timing.flow_us[0] == pytest.approx((1.35, 1.35 + MIB / 278.7e3))
 
 
 def test_who_triggers_what():
@@ -125,16 +125,16 @@ def test_rings_share_the_bandwidth_and_are_first_in_first_out():
     flow = MIB / 278.7e3
     pair = run(hand, Copy(a, x.slice(0, 0, 128)), Copy(out, y))
     # The store may start its issue interval, 0.35 us, after the load; both then go at half speed.
-    assert pair.flow_us[0] == pytest.approx((1.05, 1.05 + 2 * flow - 0.35))
-    assert pair.flow_us[1] == pytest.approx((1.40, 1.05 + 2 * flow))
+    assert pair.flow_us[0] == pytest.approx((1.35, 1.35 + 2 * flow - 0.35))
+    assert pair.flow_us[1] == pytest.approx((1.70, 1.35 + 2 * flow))
     line = run(hand, Copy(a, x.slice(0, 0, 128)), Copy(b, x.slice(0, 128, 256)))
-    assert line.flow_us[1] == pytest.approx((1.05 + flow, 1.05 + 2 * flow))
+    assert line.flow_us[1] == pytest.approx((1.35 + flow, 1.35 + 2 * flow))
 
 
 def test_small_rows_take_longer():
     hand = Hand()
     x, t = hand.hbm(128, 2048), hand.buffer((128, 2048))
-    assert run(hand, Copy(t, x, row_bytes=1024)).us == pytest.approx(1.37 + MIB / 103.5e3)
+    assert run(hand, Copy(t, x, row_bytes=1024)).us == pytest.approx(1.67 + MIB / 103.5e3)
 
 
 @pytest.mark.parametrize("target, interval", [(TRN1, 0.35), (TRN2, 0.60)])

@@ -143,7 +143,7 @@ def test_rows_of_a_stretch():
     rows = schedule(unrolled(2), ())
     assert [row.lane for row in rows[:2]] == ["sync", "sync"] and rows[0].name == "trigger load"
     load = next(row for row in rows if row.lane == "dma loads")
-    assert (load.start_us, load.end_us, load.done_us) == pytest.approx((1.05, 1.05 + 2**20 / 278.7e3, 5.132), abs=1e-3)
+    assert (load.start_us, load.end_us, load.done_us) == pytest.approx((1.35, 1.35 + 2**20 / 278.7e3, 5.432), abs=1e-3)
     assert load.bytes == 2**20
     exp = next(row for row in rows if row.lane == "scalar")
     assert (exp.name, exp.start_us) == ("e", load.done_us) and exp.done_us > exp.end_us
