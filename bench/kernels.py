@@ -1,7 +1,9 @@
 """What is measured: kernels, the same math in plain JAX, and the same tiles in plain NumPy."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from bench import by_hand
 from examples.flash_attention import attention
 from examples.flash_attention import reference as plain_attention
 from examples.matmul_4096 import matmul
@@ -27,7 +30,10 @@ P = 128
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at one size.  `numpy` does the kernel's tiles one after another; `tolerance` is of the largest value."""
+    """A kernel at one size.  `numpy` does the kernel's tiles one after another; `tolerance` is of the largest value.
+
+    `by_hand` are the same tiles in JAX.
+    """
 
     name: str
     kernel: Any
@@ -35,6 +41,12 @@ class Case:
     reference: Callable[..., jax.Array]
     numpy: Callable[..., np.ndarray]
     tolerance: float = 1e-4
+    by_hand: Mapping[str, Callable[..., jax.Array]] = field(default_factory=dict)
+
+    @property
+    def floats(self) -> tuple[int, ...]:
+        """The inputs that have a gradient."""
+        return tuple(i for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.floating))
 
 
 # ---- kernels that are no example
@@ -62,6 +74,59 @@ def rmsnorm(src, weight):
 
 
 @nki.jit
+def paged_attention(q, k, v, table, used):
+    """softmax(q.T k / sqrt(d)) v of each sequence: q (sequences, d, 128), keys and values in pages of 128.
+
+    k is (pages, d, 128) and v (pages, 128, d); table (sequences, blocks, 1) has the pages of each sequence, of which
+    the first used (sequences, 1) count: a loop whose turns are data.
+    """
+    sequences, d, p = q.shape
+    out = nl.ndarray((sequences, p, d), dtype=q.dtype, buffer=nl.shared_hbm)
+
+    def tile(shape, buffer=nl.sbuf):
+        return nl.ndarray(shape, dtype=nl.float32, buffer=buffer)
+
+    for s in nl.affine_range(sequences):
+        rows, high, total, o = tile((d, p)), tile((p, 1)), tile((p, 1)), tile((p, d))
+        nisa.dma_copy(dst=rows, src=q[s])
+        nisa.tensor_scalar(dst=rows, data=rows, op0=nl.multiply, operand0=1 / math.sqrt(d))
+        nisa.memset(dst=high, value=-1e30)
+        nisa.memset(dst=total, value=0.0)
+        nisa.memset(dst=o, value=0.0)
+        turns, page = nisa.register_alloc(), nisa.register_alloc()
+        nisa.register_load(turns, used[s])
+
+        def one_page(i, s=s, rows=rows, high=high, total=total, o=o, page=page):
+            nisa.register_load(page, table[s].select(0, i))
+            keys, values = tile((d, p)), tile((p, d))
+            nisa.dma_copy(dst=keys, src=k.ap(pattern=[[p, d], [1, p]], scalar_offset=page, indirect_dim=0))
+            nisa.dma_copy(dst=values, src=v.ap(pattern=[[d, p], [1, d]], scalar_offset=page, indirect_dim=0))
+            scores = tile((p, p), nl.psum)
+            nisa.nc_matmul(dst=scores, stationary=rows, moving=keys)
+            here, low, shrink, e, mass = tile((p, 1)), tile((p, 1)), tile((p, 1)), tile((p, p)), tile((p, 1))
+            nisa.tensor_reduce(dst=here, op=nl.maximum, data=scores, axis=1)
+            nisa.tensor_tensor(dst=here, data1=here, data2=high, op=nl.maximum)
+            nisa.tensor_scalar(dst=low, data=here, op0=nl.multiply, operand0=-1.0)
+            nisa.activation(dst=shrink, op=nl.exp, data=high, bias=low)  # exp(old maximum - new)
+            nisa.tensor_copy(dst=high, src=here)
+            nisa.activation_reduce(dst=e, op=nl.exp, data=scores, bias=low, reduce_op=nl.add, reduce_res=mass)
+            nisa.scalar_tensor_tensor(
+                dst=total, data=total, op0=nl.multiply, operand0=shrink, op1=nl.add, operand1=mass
+            )
+            turned, e_t, part = tile((p, p), nl.psum), tile((p, p)), tile((p, d), nl.psum)
+            nisa.nc_transpose(dst=turned, data=e)
+            nisa.tensor_copy(dst=e_t, src=turned)
+            nisa.nc_matmul(dst=part, stationary=e_t, moving=values)
+            nisa.scalar_tensor_tensor(dst=o, data=o, op0=nl.multiply, operand0=shrink, op1=nl.add, operand1=part)
+
+        nl.fori_loop(0, turns, one_page)
+        nisa.reciprocal(dst=total, data=total)
+        nisa.tensor_scalar(dst=o, data=o, op0=nl.multiply, operand0=total)
+        nisa.dma_copy(dst=out[s], src=o)
+    return out
+
+
+@nki.jit
 def tiny(src):
     """exp of one tile: what is left of a call is its overhead."""
     out = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.shared_hbm)
@@ -85,6 +150,43 @@ def many_tiles(src):
     return out
 
 
+@nki.jit
+def scattered(src, n):
+    """n instructions in which nothing repeats: on random columns of eight tiles like src (128, F)."""
+    random, columns = Random(n), src.shape[1]
+    tiles = [nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf) for _ in range(8)]
+    for t in tiles:
+        nisa.dma_copy(dst=t, src=src)
+    for _ in range(n):
+        width = random.randint(1, columns // 2)
+        x, y, z = (random.choice(tiles)[:, k : k + width] for k in random.choices(range(columns // 2), k=3))
+        if random.random() < 0.5:
+            nisa.tensor_tensor(dst=x, data1=y, data2=z, op=random.choice([nl.add, nl.multiply, nl.maximum]))
+        else:
+            nisa.activation(dst=x, data=y, op=nl.tanh)
+    out = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=tiles[0])
+    return out
+
+
+@nki.jit
+def deep(a, b, turns):
+    """turns³ times a.T @ b, summed: three nested plain loops of one matmul."""
+    left, right = (nl.ndarray(t.shape, dtype=t.dtype, buffer=nl.sbuf) for t in (a, b))
+    nisa.dma_copy(dst=left, src=a)
+    nisa.dma_copy(dst=right, src=b)
+    psum = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.psum)
+    for _ in range(turns):
+        for _ in range(turns):
+            for _ in range(turns):
+                nisa.nc_matmul(dst=psum, stationary=left, moving=right)
+    out = nl.ndarray(psum.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray(psum.shape, dtype=a.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=total, src=psum)
+    nisa.dma_copy(dst=out, src=total)
+    return out
+
+
 # ---- the same math in plain JAX
 
 
@@ -98,6 +200,15 @@ def plain_softmax(x: jax.Array) -> jax.Array:
 
 def plain_rmsnorm(x: jax.Array, weight: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * weight
+
+
+def plain_paged(q: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, used: jax.Array) -> jax.Array:
+    sequences, d, _ = q.shape
+    keys, values = k[table[:, :, 0]], v[table[:, :, 0]]  # (sequences, blocks, d, 128), (sequences, blocks, 128, d)
+    scores = jnp.einsum("sdq,sbdt->sqbt", q, keys).reshape(sequences, P, -1) / math.sqrt(d)
+    inside = jnp.arange(scores.shape[2])[None, None] < P * used[:, :, None]
+    weights = jax.nn.softmax(jnp.where(inside, scores, -jnp.inf), axis=-1)
+    return weights @ values.reshape(sequences, -1, d)
 
 
 # ---- the same tiles in plain NumPy
@@ -133,24 +244,29 @@ def numpy_rmsnorm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return out
 
 
+def _online(rows: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Rows (P, d) of scaled queries against blocks of keys (d, n) and values (n, d)."""
+    high, total, o = (np.full((P, n), x, np.float32) for n, x in ((1, -np.inf), (1, 0), (rows.shape[1], 0)))
+    for keys, values in blocks:
+        scores = rows @ keys
+        here = np.maximum(high, scores.max(axis=1, keepdims=True))
+        e, shrink = np.exp(scores - here), np.exp(high - here)
+        high, total = here, total * shrink + e.sum(axis=1, keepdims=True)
+        o = o * shrink + e @ values
+    return o / total
+
+
 def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     d, seq = q.shape
-    out = np.empty((seq, d), np.float32)
-    for r in range(0, seq, P):
-        q_tile = q[:, r : r + P] * np.float32(d**-0.5)
-        high, total, o = (
-            np.full((P, 1), -np.inf, np.float32),
-            np.zeros((P, 1), np.float32),
-            np.zeros((P, d), np.float32),
-        )
-        for c in range(0, seq, 512):
-            scores = q_tile.T @ k[:, c : c + 512]
-            here = np.maximum(high, scores.max(axis=1, keepdims=True))
-            e, shrink = np.exp(scores - here), np.exp(high - here)
-            high, total = here, total * shrink + e.sum(axis=1, keepdims=True)
-            o = o * shrink + e @ v[c : c + 512]
-        out[r : r + P] = o / total
-    return out
+    blocks = [(k[:, c : c + 512], v[c : c + 512]) for c in range(0, seq, 512)]
+    rows = q.T * np.float32(d**-0.5)
+    return np.concatenate([_online(rows[r : r + P], blocks) for r in range(0, seq, P)])
+
+
+def numpy_paged(q: np.ndarray, k: np.ndarray, v: np.ndarray, table: np.ndarray, used: np.ndarray) -> np.ndarray:
+    scale = np.float32(q.shape[1] ** -0.5)
+    every = zip(q, table[:, :, 0], used[:, 0], strict=True)
+    return np.stack([_online(x.T * scale, [(k[i], v[i]) for i in pages[:n]]) for x, pages, n in every])
 
 
 # ---- the cases
@@ -161,18 +277,45 @@ def _random(*shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[np.ndarr
     return tuple(random.standard_normal(s, dtype=np.float32).astype(dtype) for s in shapes)
 
 
+def paged_inputs(sequences: int, blocks: int, d: int = P) -> tuple[np.ndarray, ...]:
+    """Sequences of half to all of `blocks` pages, which lie anywhere in a cache."""
+    random = np.random.default_rng(1)
+    pages = sequences * blocks
+    q, k, v = _random((sequences, d, P), (pages, d, P), (pages, P, d))
+    table = random.permutation(pages).astype(np.int32).reshape(sequences, blocks, 1)
+    used = random.integers(blocks // 2, blocks, (sequences, 1), np.int32, endpoint=True)
+    return q, k, v, table, used
+
+
+def attention_case(seq: int, d: int = P) -> Case:
+    tiles = {"scan": by_hand.attention_scan, "vmap": by_hand.attention_vmap}
+    inputs = _random((d, seq), (d, seq), (seq, d))
+    return Case(f"attention {seq}, d {d}", attention, inputs, plain_attention, numpy_attention, by_hand=tiles)
+
+
+def paged_case(sequences: int, blocks: int) -> Case:
+    tiles = {"scan": by_hand.paged_scan, "vmap": by_hand.paged_vmap}
+    name, inputs = f"paged attention, {sequences} x {blocks} pages", paged_inputs(sequences, blocks)
+    return Case(name, paged_attention, inputs, plain_paged, numpy_paged, by_hand=tiles)
+
+
+def matmul_case(n: int, dtype: Any = np.float32, label: str = "fp32", tolerance: float = 1e-4) -> Case:
+    inputs = _random((n, n), (n, n), dtype=dtype)
+    return Case(f"matmul {n}³ {label}", matmul, inputs, plain_matmul, numpy_matmul, tolerance)
+
+
+def softmax_case(rows: int) -> Case:
+    return Case(f"softmax {rows}²", softmax, _random((rows, rows)), plain_softmax, numpy_softmax)
+
+
 def cases(quick: bool) -> list[Case]:
     """Every case, at the sizes of the README's tables, or small."""
-    sizes: Sequence[int] = (512, 1024) if quick else (1024, 2048, 4096)
-    rows = 1024 if quick else 4096
-    out = []
-    for dtype, label, tolerance in ((np.float32, "fp32", 1e-4), (ml_dtypes.bfloat16, "bf16", 1e-2)):
-        for n in sizes:
-            inputs = _random((n, n), (n, n), dtype=dtype)
-            out.append(Case(f"matmul {n}³ {label}", matmul, inputs, plain_matmul, numpy_matmul, tolerance))
-    square = _random((rows, rows))
-    out.append(Case(f"softmax {rows}²", softmax, square, plain_softmax, numpy_softmax))
-    out.append(Case(f"RMSNorm {rows}²", rmsnorm, _random((rows, rows), (1, rows)), plain_rmsnorm, numpy_rmsnorm))
-    qkv = _random((P, rows), (P, rows), (rows, P))
-    out.append(Case(f"attention {rows}, d {P}", attention, qkv, plain_attention, numpy_attention))
+    rows = 512 if quick else 4096
+    out = [matmul_case(n) for n in ((512,) if quick else (1024, 2048, 4096))]
+    out.append(matmul_case(512 if quick else 2048, ml_dtypes.bfloat16, "bf16", 1e-2))
+    out.append(softmax_case(rows))
+    weight = (rows, rows), (1, rows)
+    out.append(Case(f"RMSNorm {rows}²", rmsnorm, _random(*weight), plain_rmsnorm, numpy_rmsnorm))
+    out.append(attention_case(rows))
+    out.append(paged_case(2, 4) if quick else paged_case(8, 32))
     return out

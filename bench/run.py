@@ -1,6 +1,6 @@
-"""Measures nkijax against plain JAX and NumPy in one run, and prints Markdown tables.  See README.md beside this file.
+"""Measures nkijax against plain JAX, JAX by hand and NumPy in one run, and prints Markdown tables.
 
-python -m bench.run [--quick] [--only NAME]
+python -m bench.run [SECTION…] [--quick] [--only NAME] [--save [FILE]]     see README.md beside this file
 """
 
 import argparse
@@ -10,153 +10,161 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two processes share a GPU
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import nkijax
-from bench.kernels import Case, cases, many_tiles, tiny
-from nkijax import api
-from nkijax.call import Call
-from nkijax.lower import lower
-from nkijax.roll import roll
+from bench import by_hand, growth
+from bench.kernels import Case, cases, matmul_case, softmax_case, tiny
+from bench.measure import QUICK, Budget, error, in_turns, median, note, ratio, seconds, table
+from bench.stages import BEFORE, TARGET, measured, stages
 
-REPEATS, SECONDS = 15, 6.0  # of a steady measurement: at most so many pairs, and no new one after so long
-UNROLLED_SECONDS = 120  # how long the unrolled form may take to compile
-CALLS = 2000  # of a tiny kernel
-TARGET = "trn2"
+SAVED = Path(__file__).with_name("growth.json")
+UNROLLED_SECONDS = 60  # how long the unrolled form may take
 
 
-def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """How long `work` takes until its arrays are there, and its result."""
-    start = time.perf_counter()
-    result = jax.block_until_ready(work())
-    return time.perf_counter() - start, result
+# ---- cases: every kernel beside the same math
 
 
-def paired(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float, float]:
-    """Medians of two calls that take turns, and the median of the ratios of neighbours; both are warm."""
-    pairs, start = [], time.perf_counter()
-    while len(pairs) < 3 or len(pairs) < REPEATS and time.perf_counter() - start < SECONDS:
-        pairs.append((seconds(first)[0], seconds(second)[0]))
-    return (
-        statistics.median(a for a, _ in pairs),
-        statistics.median(b for _, b in pairs),
-        statistics.median(a / b for a, b in pairs),
+def run_cases(args: argparse.Namespace, budget: Budget) -> None:
+    """Steady calls, gradients, memory and first calls of every kernel."""
+    found = {}
+    for case in cases(args.quick):
+        if args.only in case.name:
+            note(f"measuring {case.name}")
+            found[case.name] = measured(case, budget)
+    print("\nRatios to the same math in jitted JAX, and to the faster of the tiles by hand in JAX; less is better.")
+    rows = []
+    for name, f in found.items():
+        hand = f"{f['by hand']['ratio']:.2f}" if "by hand" in f else ""
+        ratios = (f["steady / JAX"], f["gradient / JAX"], hand, f["memory"] / f["JAX memory"])
+        cells = [x if isinstance(x, str) else f"{x:.2f}" for x in ratios]
+        rows.append((name, *cells, f"{f['NumPy'] / f['steady']:.1f}", f"{f['before']:.2f}"))
+    ratios = ("steady / JAX", "gradient / JAX", "steady / by hand", "memory / JAX", "NumPy / steady")
+    table(("kernel", *ratios, "before, s"), rows)
+    print("\nUntil the first result, in seconds; instructions recorded, and left after rolling.")
+    table(
+        ("kernel", "recorded", "left", "us to record one", *BEFORE),
+        [
+            (name, f["recorded"], f["leaves"], f"{f['record one']:.1f}", *(f"{f[k]:.3f}" for k in BEFORE))
+            for name, f in found.items()
+        ],
     )
+    print("\nSteady calls in ms, memory in MiB, errors relative to the largest value.")
+    times, rest = ("JAX", "by hand", "NumPy", "gradient", "JAX gradient"), ("MiB", "JAX MiB", "error", "gradient error")
+    table(("kernel", "ms", *times, *rest), [(name, *_row(f)) for name, f in found.items()])
 
 
-def best(work: Callable[[], Any]) -> float:
-    """The least of a few runs, for work whose threads compete with those of JAX."""
-    times, start = [seconds(work)[0]], time.perf_counter()
-    while len(times) < REPEATS and time.perf_counter() - start < SECONDS / 2:
-        times.append(seconds(work)[0])
-    return min(times)
+def _row(f: dict[str, Any]) -> list[str]:
+    hand = ", ".join(f"{name} {1e3 * t:.1f}" for name, t in f.get("by hand", {}).items() if name != "ratio")
+    taken = [f"{f[k]:.0f}" for k in ("memory", "JAX memory")]
+    errors = [f"{f[k]:.0e}" for k in ("error", "gradient error")]
+    return [*_ms(f, "steady", "JAX"), hand, *_ms(f, "NumPy", "gradient", "JAX gradient"), *taken, *errors]
 
 
-# ---- one case
+def _ms(found: dict[str, Any], *keys: str) -> list[str]:
+    return [f"{1e3 * found[k]:.1f}" for k in keys]
 
 
-def stages(case: Case, rolled: bool = True) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """Seconds of every stage up to the first result, and the compiled function."""
-    target = api.Options(TARGET).resolve()
-    call = Call(api.as_kernel(case.kernel), case.inputs, {})
-    out: dict[str, Any] = {}
-    out["trace"], (program, _) = seconds(lambda: api._record(call, target))
-    out["recorded"] = len(list(nkijax.instructions(program.body)))
-    out["roll"], program = seconds(lambda: roll(program) if rolled else program)
-    out["leaves"] = len(list(nkijax.instructions(program.body)))
-    out["lower"], lowered = seconds(lambda: lower(program))
-    took, staged = seconds(lambda: jax.jit(lowered.function).lower(*case.inputs))
-    out["lower"] += took
-    out["compile"], compiled = seconds(staged.compile)
-    arrays = [jnp.asarray(x) for x in case.inputs]
-    run = lambda: compiled(*arrays).outputs[0]  # noqa: E731
-    out["first call"], result = seconds(run)
-    out["memory"] = _memory(compiled)
-    out["error"] = _error(result, case)
-    return out, run
+# ---- rolling: the same program not rolled
 
 
-def _record_us(case: Case) -> float:
-    """us of recording the kernel once more: median of ten, or of what three seconds allow."""
-    target, call = api.Options(TARGET).resolve(), Call(api.as_kernel(case.kernel), case.inputs, {})
-    times, start = [], time.perf_counter()
-    while not times or len(times) < 10 and time.perf_counter() - start < 3:
-        times.append(seconds(lambda: api._record(call, target))[0])
-    return 1e6 * statistics.median(times)
+def _rollable(quick: bool) -> list[Case]:
+    return [*map(matmul_case, (512,) if quick else (1024, 2048)), softmax_case(512 if quick else 4096)]
 
 
-def _memory(compiled: Any) -> float:
-    """MiB that XLA plans for arguments, results and temporaries."""
-    stats = compiled.memory_analysis()
-    used = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
-    return used / 2**20
+def run_rolling(args: argparse.Namespace, budget: Budget) -> None:
+    """Rolled and unrolled forms, the latter in a process of its own with a limit of time."""
+    rows = []
+    for case in _rollable(args.quick):
+        if args.only in case.name:
+            note(f"rolling {case.name}")
+            found, run = stages(case)
+            steady = median(in_turns({"run": run}, budget)["run"])
+            rolled = (f"{found['lower'] + found['compile']:.2f}", f"{1e3 * steady:.1f}", f"{found['memory']:.0f}")
+            rows.append((case.name, found["recorded"], found["leaves"], *rolled, *_unrolled(case, args.quick)))
+    print("\nThe same program rolled, and not: lower and compile in seconds, steady calls in ms, MiB.")
+    table(("kernel", "recorded", "left", *("rolled, s", "ms", "MiB"), *("unrolled, s", "ms", "MiB")), rows)
 
 
-def _error(result: Any, case: Case) -> float:
-    want = np.asarray(jax.jit(case.reference)(*case.inputs), np.float32)
-    return float(np.abs(np.asarray(result, np.float32) - want).max() / np.abs(want).max())
-
-
-def gradient(case: Case) -> dict[str, float]:
-    """Time of the gradient of a weighted sum of the outputs, beside that of the same formula in plain JAX."""
-    arrays = [jnp.asarray(x) for x in case.inputs]
-    shape = jax.eval_shape(case.reference, *arrays)
-    weights = jnp.asarray(np.random.default_rng(1).standard_normal(shape.shape, dtype=np.float32)).astype(shape.dtype)
-    kernel = nkijax.function(case.kernel, target=TARGET)
-    every = tuple(range(len(arrays)))
-    ours = jax.jit(jax.grad(lambda *x: jnp.sum(kernel(*x) * weights), argnums=every))
-    plain = jax.jit(jax.grad(lambda *x: jnp.sum(case.reference(*x) * weights), argnums=every))
-    errors = [
-        float(jnp.abs((a - b).astype(np.float32)).max() / jnp.abs(b.astype(np.float32)).max())
-        for a, b in zip(ours(*arrays), plain(*arrays), strict=True)
-    ]
-    mine, theirs, ratio = paired(lambda: ours(*arrays), lambda: plain(*arrays))
-    return {"gradient": mine, "JAX gradient": theirs, "gradient / JAX": ratio, "gradient error": max(errors)}
-
-
-def unrolled(case: Case, quick: bool) -> dict[str, Any]:
-    """Compile and run without rolling, in a process of its own with a limit of time."""
+def _unrolled(case: Case, quick: bool) -> tuple[str, ...]:
     command = [sys.executable, "-m", "bench.run", "--unrolled", case.name] + ["--quick"] * quick
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=UNROLLED_SECONDS, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=UNROLLED_SECONDS, check=True)
     except subprocess.TimeoutExpired:
-        return {"unrolled": f"> {UNROLLED_SECONDS} s"}
-    except subprocess.CalledProcessError as error:
-        return {"unrolled": f"exit {error.returncode}"}
-    return {"unrolled": json.loads(done.stdout.splitlines()[-1])}
+        return f"> {UNROLLED_SECONDS}", "", ""
+    before, steady, taken = json.loads(done.stdout)
+    return f"{before:.2f}", f"{1e3 * steady:.1f}", f"{taken:.0f}"
 
 
 def _unrolled_child(case: Case) -> None:
     found, run = stages(case, rolled=False)
     took = statistics.median(seconds(run)[0] for _ in range(5))
-    print(json.dumps({"before": found["lower"] + found["compile"], "steady": took, "memory": found["memory"]}))
+    print(json.dumps((found["lower"] + found["compile"], took, found["memory"])))
 
 
-def measure(case: Case, quick: bool) -> dict[str, Any]:
-    """Everything about one case."""
-    out, run = stages(case)
+# ---- pallas: the same tiles, interpreted
+
+
+def run_pallas(args: argparse.Namespace, budget: Budget) -> None:
+    """Pallas in interpret mode beside nkijax and plain JAX, steady and first calls."""
+    chosen: list[tuple[Case, Callable[..., jax.Array]]] = [
+        (matmul_case(n), by_hand.pallas_matmul) for n in ((512,) if args.quick else (1024, 2048))
+    ]
+    chosen.append((softmax_case(512 if args.quick else 4096), by_hand.pallas_softmax))
+    rows = [_interpreted(case, f, budget) for case, f in chosen if args.only in case.name]
+    print("\nThe same tiles in Pallas, interpreted: steady calls in ms, first calls in seconds.")
+    steady = ("nkijax, ms", "Pallas, ms", "JAX, ms", "Pallas / nkijax", "Pallas / JAX")
+    table(("kernel", *steady, "nkijax first, s", "Pallas first, s"), rows)
+
+
+def _interpreted(case: Case, interpreted: Callable[..., jax.Array], budget: Budget) -> tuple[str, ...]:
+    note(f"interpreting {case.name}")
+    found, run = stages(case)
     arrays = [jnp.asarray(x) for x in case.inputs]
-    plain = jax.jit(case.reference).lower(*arrays).compile()
-    seconds(lambda: plain(*arrays))
-    out["steady"], out["JAX"], out["steady / JAX"] = paired(run, lambda: plain(*arrays))
-    out["JAX memory"] = _memory(plain)
-    out["NumPy"] = best(lambda: case.numpy(*case.inputs))
-    out["record one"] = _record_us(case) / out["recorded"]
-    out["before first result"] = sum(out[k] for k in ("trace", "roll", "lower", "compile", "first call"))
-    assert out["error"] < case.tolerance, (case.name, out["error"])
-    return out | gradient(case) | unrolled(case, quick)
+    pallas, plain = (partial(jax.jit(f), *arrays) for f in (interpreted, case.reference))
+    before, result = seconds(pallas)
+    assert error(result, run()) < case.tolerance, case.name
+    seconds(plain)
+    times = in_turns({"nkijax": run, "Pallas": pallas, "JAX": plain}, budget)
+    ratios = (ratio(times["Pallas"], times["nkijax"]), ratio(times["Pallas"], times["JAX"]))
+    steady = (f"{1e3 * median(t):.1f}" for t in times.values())
+    return (case.name, *steady, *(f"{x:.1f}" for x in ratios), f"{found['before']:.2f}", f"{before:.2f}")
 
 
-# ---- what is no case
+# ---- growth
 
 
-def overhead() -> dict[str, float]:
+def run_growth(args: argparse.Namespace, budget: Budget) -> None:
+    """Attention over sequence lengths; stages of one kernel over ever more tiles."""
+    lengths = (512, 1024) if args.quick else (1024, 2048, 4096, 8192, 16384)
+    note("attention by sequence length")
+    found = growth.attention(lengths, budget if args.quick else Budget(2, 9, 3.0))
+    growth.report(found)
+    if args.save:
+        Path(args.save).write_text(json.dumps(found, indent=1) + "\n")
+    print("\nOne tile kernel over ever more tiles, seconds.")
+    keys = ("trace", "roll", "lower", "compile")
+    counts, rounds = ((16, 64), 1) if args.quick else ((64, 4096), 3)
+    rows = [(f["tiles"], int(f["recorded"]), *(f"{f[k]:.3f}" for k in keys)) for f in growth.tiles(counts, rounds)]
+    table(("tiles", "recorded", *keys), rows)
+    print("\nPrograms as they get longer, seconds before the first call.")
+    found = growth.first_calls(*(((10, 20), 8) if args.quick else ((100, 200, 400), 64)))
+    rows = [(f["program"], f["recorded"], f["leaves"], *(f"{f[k]:.2f}" for k in keys)) for f in found]
+    table(("program", "recorded", "leaves", *keys), rows)
+
+
+# ---- calls: what a repeated call costs
+
+
+def run_calls(args: argparse.Namespace, budget: Budget) -> None:
     """us of a repeated call of a tiny kernel, by each door, and of its jitted function alone."""
     x = jnp.ones((128, 8), jnp.float32)
     plain = jax.jit(lambda x: jnp.exp(x))
@@ -169,134 +177,42 @@ def overhead() -> dict[str, float]:
         "nkijax.run(kernel, x)": lambda: nkijax.run(tiny, x, target=TARGET),
         "kernel(x)": lambda: tiny(x),
     }
-    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         seconds(call)
-    for _ in range(CALLS):
-        for name, call in calls.items():
-            times[name].append(seconds(call)[0])
-    return {name: 1e6 * statistics.median(t) for name, t in times.items()}
-
-
-def growth(counts: Sequence[int]) -> list[dict[str, Any]]:
-    """Stages of one kernel over ever more tiles; compile times are medians of three, taken in turns."""
-    found: dict[int, list[dict[str, Any]]] = {n: [] for n in counts}
-    for _ in range(3):
-        for n in counts:
-            x = np.ones((n, 128, 16), np.float32)
-            case = Case(f"{n}", many_tiles, (x,), lambda x: 2 * jnp.exp(x) + 1, lambda x: 2 * np.exp(x) + 1)
-            found[n].append(stages(case)[0])
-    return [{k: statistics.median(f[k] for f in fs) for k in fs[0]} | {"tiles": n} for n, fs in found.items()]
-
-
-# ---- the tables
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(map(str, row)) + " |")
-    sys.stdout.flush()
-
-
-def report(found: dict[str, dict[str, Any]]) -> None:
-    """The tables of all cases, ratios first."""
-    print("\nRatios to the same math in jitted JAX; less is better.  `before` is all before and with the first result.")
-    table(
-        ("kernel", "steady / JAX", "gradient / JAX", "memory / JAX", "NumPy / steady", "before, s"),
-        [
-            (
-                name,
-                f"{f['steady / JAX']:.2f}",
-                f"{f['gradient / JAX']:.2f}",
-                f"{f['memory'] / f['JAX memory']:.2f}",
-                f"{f['NumPy'] / f['steady']:.1f}",
-                f"{f['before first result']:.2f}",
-            )
-            for name, f in found.items()
-        ],
-    )
-    print("\nUntil the first result, in seconds; instructions recorded, and left after rolling.")
-    keys = ("trace", "roll", "lower", "compile", "first call")
-    table(
-        ("kernel", "recorded", "left", "us to record one", *keys),
-        [
-            (
-                name,
-                f["recorded"],
-                f["leaves"],
-                f"{f['record one']:.1f}",
-                *(f"{f[k]:.3f}" for k in keys),
-            )
-            for name, f in found.items()
-        ],
-    )
-    print("\nSteady calls in ms, memory in MiB, errors relative to the largest value.")
-    table(
-        ("kernel", "ms", "JAX", "NumPy", "gradient", "JAX gradient", "MiB", "JAX MiB", "error", "gradient error"),
-        [
-            (
-                name,
-                *(f"{1e3 * f[k]:.1f}" for k in ("steady", "JAX", "NumPy", "gradient", "JAX gradient")),
-                *(f"{f[k]:.0f}" for k in ("memory", "JAX memory")),
-                *(f"{f[k]:.0e}" for k in ("error", "gradient error")),
-            )
-            for name, f in found.items()
-        ],
-    )
-    print("\nThe same program without rolling: lower and compile in seconds, then steady calls.")
-    table(
-        ("kernel", "rolled, s", "unrolled, s", "rolled, ms", "unrolled, ms", "unrolled MiB"),
-        [
-            (name, f"{f['lower'] + f['compile']:.2f}", *_unrolled_columns(f["unrolled"], f["steady"]))
-            for name, f in found.items()
-        ],
-    )
-
-
-def _unrolled_columns(found: Any, steady: float) -> tuple[str, ...]:
-    if isinstance(found, str):
-        return found, f"{1e3 * steady:.1f}", "", ""
-    return (
-        f"{found['before']:.2f}",
-        f"{1e3 * steady:.1f}",
-        f"{1e3 * found['steady']:.1f}",
-        f"{found['memory']:.0f}",
-    )
-
-
-def _seconds(found: dict[str, Any], keys: Sequence[str]) -> list[str]:
-    return [f"{found[k]:.3f}" for k in keys]
-
-
-def report_rest() -> None:
-    """The tables of what is no case."""
+    rounds = 20 if args.quick else 2000
+    times = in_turns(calls, Budget(rounds, rounds, 0))
     print("\nA repeated call of a kernel of one small tile, medians in us.")
-    table(("call", "us"), [(name, f"{us:.1f}") for name, us in overhead().items()])
-    print("\nOne tile kernel over ever more tiles, seconds.")
-    keys = ("trace", "roll", "lower", "compile")
-    rows = [(f["tiles"], int(f["recorded"]), *_seconds(f, keys)) for f in growth((64, 4096))]
-    table(("tiles", "recorded", *keys), rows)
+    table(("call", "us"), [(name, f"{1e6 * median(t):.1f}") for name, t in times.items()])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+SECTIONS: dict[str, Callable[[argparse.Namespace, Budget], None]] = {
+    "cases": run_cases,
+    "pallas": run_pallas,
+    "growth": run_growth,
+    "rolling": run_rolling,
+    "calls": run_calls,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; by default all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, few rounds")
+    parser.add_argument("--only", default="", help="kernels whose name contains this")
+    what = "write what growth measures as JSON, by default beside this file"
+    parser.add_argument("--save", nargs="?", const=str(SAVED), default="", metavar="FILE", help=what)
     parser.add_argument("--unrolled", default="", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    chosen = [c for c in cases(args.quick) if args.only in c.name]
-    if args.unrolled:
-        return _unrolled_child(next(c for c in chosen if c.name == args.unrolled))
-    print(f"{jax.devices()[0].device_kind}, {len(os.sched_getaffinity(0))} cores, {platform.machine()};", end=" ")
-    print(f"jax {jax.__version__}, Python {platform.python_version()}")
-    found = {}
-    for case in chosen:
-        print(f"measuring {case.name}", file=sys.stderr)
-        found[case.name] = measure(case, args.quick)
-    report(found)
-    if not args.only:
-        report_rest()
+    args = parser.parse_args(arguments)
+    unknown = set(args.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    with jax.default_matmul_precision("highest"):  # a GPU would take TF32 in plain JAX, which is other math
+        if args.unrolled:
+            return _unrolled_child(next(c for c in _rollable(args.quick) if c.name == args.unrolled))
+        print(f"{jax.devices()[0].device_kind}, {len(os.sched_getaffinity(0))} cores, {platform.machine()};", end=" ")
+        print(f"jax {jax.__version__}, Python {platform.python_version()}")
+        for name in args.sections or SECTIONS:
+            SECTIONS[name](args, QUICK if args.quick else Budget())
 
 
 if __name__ == "__main__":

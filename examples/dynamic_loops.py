@@ -103,6 +103,19 @@ def exp_tiles(src, count, mode):
     return out
 
 
+cases = [  # for `nkijax regress examples`
+    nkijax.Case(
+        exp_tiles,
+        lambda rng: [rng.standard_normal((8, P * 128), np.float32), np.array([[8]], np.int32)],
+        lambda src, count: 2 * np.exp(src) + 1,
+        static={"mode": mode},
+        name=form.replace(", ", "-").replace(" ", "-"),
+        targets="trn1",
+    )
+    for mode, form in enumerate(FORMS)
+]
+
+
 def main(tiles: int = 64, free: int = 2048, target: str = "trn1") -> list[float]:
     """Print the table, and return the modelled us of each form."""
     src = np.random.default_rng(0).standard_normal((tiles, P * free), dtype=np.float32)

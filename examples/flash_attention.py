@@ -82,6 +82,14 @@ def reference(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jax.nn.softmax(q.T @ k / math.sqrt(q.shape[0]), axis=-1) @ v
 
 
+case = nkijax.Case(  # for `nkijax regress examples`
+    attention,
+    lambda rng: [rng.standard_normal(shape, np.float32) for shape in ((64, 1024), (64, 1024), (1024, 64))],
+    reference,
+    targets="trn2",
+)
+
+
 def main(seq: int = 4096, d: int = 128, target: str = "trn2") -> None:
     """Run it and its gradient, compare both with plain JAX, print the cost."""
     random = np.random.default_rng(0)

@@ -48,6 +48,16 @@ def matmul(a, b, rows=2, columns=2):
     return out
 
 
+def blocks(rng: np.random.Generator, k: int, m: int, n: int) -> list[np.ndarray]:
+    return [rng.standard_normal(shape, np.float32) for shape in ((k, m), (k, n))]
+
+
+cases = [  # for `nkijax regress examples`
+    nkijax.Case(matmul, blocks, lambda a, b: a.T @ b, params={"k": k, "m": m, "n": n}, targets="trn2")
+    for k, m, n in ((256, 256, 1024), (512, 128, 512))
+]
+
+
 def main(size: int = 4096, target: str = "trn2") -> None:
     """Run it, compare with NumPy, print the cost."""
     random = np.random.default_rng(0)

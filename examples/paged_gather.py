@@ -42,6 +42,21 @@ def gather_pages(cache, table, used):
     return out
 
 
+def reference(cache: np.ndarray, table: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """The same by its definition; blocks that no turn wrote are poison."""
+    rows = np.where(table[:, :, None] >= 0, cache[table], np.float32(0))
+    rows[used[0, 0] :] = np.nan
+    return rows.reshape(len(table), -1)
+
+
+def pages(rng: np.random.Generator) -> list[np.ndarray]:
+    table = rng.integers(-6, 64, (4, P), np.int32)
+    return [rng.standard_normal((64, 32), np.float32), np.maximum(table, -1), np.array([[3]], np.int32)]
+
+
+case = nkijax.Case(gather_pages, pages, reference, targets="trn2")  # for `nkijax regress examples`
+
+
 def main(pages: int = 4096, width: int = 1024, blocks: int = 32, used: int = 21, target: str = "trn2") -> None:
     """Run it and its gradient, compare both with NumPy, print the cost."""
     random = np.random.default_rng(0)
@@ -57,7 +72,7 @@ def main(pages: int = 4096, width: int = 1024, blocks: int = 32, used: int = 21,
     assert np.isnan(rows[used:]).all(), "blocks that no turn wrote are poison"
     print(f"{used} of {blocks} blocks of {P} pages gathered, bit for bit; {run.trips[0]} turns")
 
-    kernel = nkijax.function(gather_pages, target=target, max_trips=blocks)  # a bound gives the loop a reverse mode
+    kernel = nkijax.function(gather_pages, target=target)
     grad = jax.grad(lambda cache: jnp.sum(kernel(cache, table, count)[:used]))(cache)
     named = table[:used][table[:used] >= 0]
     assert np.array_equal(grad, np.broadcast_to(np.bincount(named, minlength=pages)[:, None], grad.shape))

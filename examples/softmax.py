@@ -39,6 +39,11 @@ def softmax(src):
     return out
 
 
+case = nkijax.Case(  # for `nkijax regress examples`
+    softmax, lambda rng: rng.standard_normal((512, 256), np.float32), jax.nn.softmax, targets="trn2", grad=True
+)
+
+
 def main(rows: int = 4096, columns: int = 4096, target: str = "trn2") -> None:
     """Run it, compare with jax.nn.softmax, print the cost."""
     x = np.random.default_rng(0).standard_normal((rows, columns), dtype=np.float32)

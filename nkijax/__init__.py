@@ -5,6 +5,7 @@ function(kernel)           the kernel as a pure JAX function, for jit, grad, vma
 trace(kernel, *arrays)     its program; print it
 profile(kernel, *arrays)   a run with its cost
 install()                  from then on `import nki` is nkijax
+Case(kernel, inputs, …)    a kernel to regress, for `nkijax regress`
 """
 
 from nkijax.api import Profile as Profile
@@ -16,5 +17,6 @@ from nkijax.errors import KernelError as KernelError
 from nkijax.errors import Unsupported as Unsupported
 from nkijax.imports import install as install
 from nkijax.program import instructions as instructions
+from nkijax.regress.case import Case as Case
 
 __version__ = "0.1.0"

@@ -8,9 +8,8 @@ run-time scalar, or on a run-time index for each row.  Reads try the whole stora
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from jax import lax
 from nkijax import box as boxes
 from nkijax import dtypes
 from nkijax.box import Box
+from nkijax.update import Placed, updated
 
 Index = int | jax.Array
 
@@ -83,6 +83,11 @@ def valid(address: Address) -> jax.Array:
 
 def read(array: jax.Array, address: Address) -> jax.Array:
     """The addressed elements, in the pattern's shape.  Run-time indices outside are clamped: see `valid`."""
+    address, downward = _upward(address)
+    return _flip(_read(array, address), downward)
+
+
+def _read(array: jax.Array, address: Address) -> jax.Array:
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
@@ -107,6 +112,8 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
 
     `apart` says that `value` was computed from other elements of `array`.
     """
+    address, downward = _upward(address)
+    value = _flip(value, downward)
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
@@ -114,7 +121,7 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
         at = _flat_index(address)
         if address.scalar is not None:
             at = jnp.where(valid(address), at, np.int32(2**31 - 1))
-        out = _updated(scatter, flat.reshape(-1), value, at)
+        out = updated(scatter, flat.reshape(-1), value, at)
     elif address.rows is not None:
         out = _scatter_rows(flat, address, box, value)
     else:
@@ -125,94 +132,56 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
         else:
             old = flat.reshape(box.radixes)
             at = [jnp.int32(s) for s in starts]
-            put = partial(_put if address.scalar is None else _put_inside, box.spans, box.steps)
-            plain = address.scalar is None and max(box.steps) == 1
-            if apart and plain and jax.default_backend() == "cpu":
-                put = partial(_put_apart, put, box.spans)
-            out = _updated(put, old, x, *(at if address.scalar is None else (valid(address), *at)))
+            checked = address.scalar is not None
+            reshaped = box.radixes != array.shape
+            placed = Placed(box.spans, box.steps, checked, apart and reshaped)
+            fixed = all(isinstance(s, int) for s in starts)
+            out = (placed.put if fixed else placed)(old, x, *((valid(address),) if checked else ()), *at)
     return _from_dtype(out, array, address.dtype)
-
-
-def _put(
-    spans: tuple[int, ...], steps: tuple[int, ...], old: jax.Array, x: jax.Array, *at: Index | jax.Array
-) -> jax.Array:
-    """`old` with `x` in the box of `spans` from `at` on, at every `steps`-th place of it."""
-    if max(steps) > 1:
-        strided = tuple(slice(None, None, step) for step in steps)
-        x = lax.dynamic_slice(old, at, spans).at[strided].set(x)
-    return lax.dynamic_update_slice(old, x, at)
-
-
-def _put_inside(
-    spans: tuple[int, ...], steps: tuple[int, ...], old: jax.Array, x: jax.Array, inside: jax.Array, *at: jax.Array
-) -> jax.Array:
-    """`_put`, or `old` as it is where the place is not `inside`."""
-    now = lax.dynamic_slice(old, at, spans)[tuple(slice(None, None, step) for step in steps)]
-    return _put(spans, steps, old, jnp.where(inside, x, now), *at)
-
-
-def _put_apart(
-    put: Callable[..., jax.Array], spans: tuple[int, ...], old: jax.Array, x: jax.Array, *at: jax.Array
-) -> jax.Array:
-    """`put(old, x, *at)` as a choice between elements of `old` and of another array.
-
-    XLA on a CPU updates a reshaped array in place even while it computes `x` from other elements of `old`, which it
-    then reads too late (openxla/xla#49176).
-    """
-    starts = at[-old.ndim :]
-    new = put(jnp.zeros_like(old), x, *at)
-    inside = True
-    for k, (start, n) in enumerate(zip(starts, spans, strict=True)):
-        where = lax.broadcasted_iota(np.int32, old.shape, k)
-        inside = inside & (where >= start) & (where < start + n) if n < old.shape[k] else inside
-    return new if inside is True else jnp.where(inside, new, old)
-
-
-def _updated(update: Callable[..., jax.Array], old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:
-    """`update(old, x, *at)`, which puts elements of `x` into `old`.
-
-    XLA on a CPU converts both, whole, to a wider float and back where their float has fewer than four bytes: that makes
-    signalling NaNs quiet, and takes 4 (bfloat16) to 50 (float8) times as long.  As integers they are moved as they are.
-    """
-    narrow = jnp.issubdtype(old.dtype, jnp.floating) and old.dtype.itemsize < np.dtype(np.float32).itemsize
-    return _on_bits(update, old, x, *at) if narrow and jax.default_backend() == "cpu" else update(old, x, *at)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _on_bits(update: Callable[..., jax.Array], old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:
-    bits = np.dtype(f"uint{8 * old.dtype.itemsize}")
-    as_bits = [lax.bitcast_convert_type(a, bits) for a in (old, x)]
-    return lax.bitcast_convert_type(update(*as_bits, *at), old.dtype)
-
-
-@_on_bits.defjvp
-def _on_bits_jvp(update, primals, tangents):
-    _, _, *at = primals
-    return _on_bits(update, *primals), update(*tangents[:2], *at)
 
 
 def covers(address: Address) -> bool:
     """Whether the pattern is the whole storage, so that a write needs no old value."""
     if address.index is not None or math.prod(address.shape) < address.size:
         return False
-    box, _ = _box(address)
+    box, _ = _box(_upward(address)[0])
     return box is not None and box.sizes == box.radixes
 
 
 # ---- boxes
 
 
+def _upward(address: Address) -> tuple[Address, list[int]]:
+    """The same elements with dimensions of negative stride counted from their other end, and those dimensions."""
+    downward = [k for k, stride in enumerate(address.strides) if stride < 0]
+    if not downward or address.columns is not None:  # a gather by columns takes any stride
+        return address, []
+    strides, offsets = list(address.strides), address.offsets
+    for k in downward:
+        offsets = offsets + strides[k] * (address.shape[k] - 1)
+        strides[k] = -strides[k]
+    return replace(address, strides=tuple(strides), offsets=offsets), downward
+
+
+def _flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+    return jnp.flip(x, dims) if dims else x
+
+
 def _box(address: Address) -> tuple[Box | None, int]:
     """The box of the static pattern, and the box dimension in which the run-time index moves (-1 without one)."""
-    box = boxes.find(address.size, address.natural, address.strides, address.shape, address.offsets)
-    if box is None or address.columns is not None:
+    if address.columns is not None:
         return None, -1
     if address.rows is not None:
         return _row_box(address)
-    if address.scalar is None:
-        return box, -1
-    axis = box.axis_of(address.stride, [int(s.max()) for s in box.starts(address.offsets)], address.limit)
-    return (None, -1) if axis is None else (box, axis)
+
+    def axis(box: Box) -> int | None:
+        starts = [int(s.max()) for s in box.starts(address.offsets)]
+        return -1 if address.scalar is None else box.axis_of(address.stride, starts, address.limit)
+
+    serves = lambda box: axis(box) is not None  # noqa: E731
+    box = boxes.find(address.size, address.natural, address.strides, address.shape, address.offsets, serves)
+    found = None if box is None else axis(box)
+    return (None, -1) if found is None else (box, found)
 
 
 def _row_box(address: Address) -> tuple[Box | None, int]:
@@ -220,14 +189,13 @@ def _row_box(address: Address) -> tuple[Box | None, int]:
     if not address.stride or address.size % address.stride:
         return None, -1
     rows = address.size // address.stride
-    strides, shape = list(address.strides), list(address.shape)
-    strides[address.row_dim], shape[address.row_dim] = address.stride, rows
-    box = boxes.find(address.size, address.natural, strides, shape, address.offsets % address.stride)
-    if box is None or box.order[0] != address.row_dim or max(box.steps) > 1:
-        return None, -1
     if int(address.offsets.max()) // address.stride + address.limit > rows:
         return None, -1
-    return box, 0
+    strides, shape = list(address.strides), list(address.shape)
+    strides[address.row_dim], shape[address.row_dim] = address.stride, rows
+    serves = lambda box: box.order[0] == address.row_dim and max(box.steps) == 1  # noqa: E731
+    box = boxes.find(address.size, address.natural, strides, shape, address.offsets % address.stride, serves)
+    return box, -1 if box is None else 0
 
 
 def _starts(address: Address, box: Box, axis: int) -> list[Index]:
@@ -333,7 +301,7 @@ def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array)
     def scatter(old: jax.Array, x: jax.Array, at: jax.Array) -> jax.Array:
         return lax.scatter(old, at, x, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
-    return _updated(scatter, flat.reshape(box.radixes), _from_pattern(value, address, sized), _row_starts(address, box))
+    return updated(scatter, flat.reshape(box.radixes), _from_pattern(value, address, sized), _row_starts(address, box))
 
 
 # ---- dtypes

@@ -5,11 +5,13 @@ A call with the kernel, shapes, dtypes, static arguments and target of an earlie
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,7 +75,13 @@ class Options:
     target: str | Target | None = None
     precise: bool | None = None
     max_trips: int | None = None
-    loops: str = "auto"
+    loops: str | None = None
+    strict: bool = False
+
+    @property
+    def how(self) -> str:
+        """How repeats run: the argument's, the environment's (`NKIJAX_LOOPS`) or "auto"."""
+        return self.loops or os.environ.get("NKIJAX_LOOPS") or "auto"
 
     def resolve(self, kernel: Kernel | None = None, default: str = "trn3") -> Target:
         """The target: the argument's, the kernel's, the environment's or the dialect's.
@@ -99,7 +107,9 @@ class Compiled:
     cost: Cost | None = None
 
     def __post_init__(self):
-        self.call = jax.jit(self.lowered.function)
+        function = arrays.auto_axes(self.lowered.function)
+        function.__name__ = self.program.name  # names XLA's module in profiles and in JAX's compilation cache
+        self.call = jax.jit(function)
 
 
 Observer = Callable[[Compiled, Result], None]
@@ -135,7 +145,8 @@ def run(
     precise: bool | None = None,
     eager: bool = False,
     max_trips: int | None = None,
-    loops: str = "auto",
+    loops: str | None = None,
+    strict: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Run a kernel on arrays and return what it returns.
@@ -146,8 +157,10 @@ def run(
       target: trn1, trn2, trn3 (or gen2 … gen4, inf2); by default the environment's, else trn3.
       precise: False stores low-precision floats as float32.
       eager: execute each instruction as it is recorded, so that `print(tile)` and `breakpoint()` show data.
-      max_trips: a bound of every dynamic loop whose trip count is data; makes them differentiable.
-      loops: "auto", "scan" or "batch": how repeats of static loops run.
+      max_trips: a bound of every dynamic loop whose trip count is data, which then runs as a scan of as many turns.
+      loops: how repeats of static loops run: one turn after another ("scan"), at once wherever their turns are
+        independent ("vmap"), not folded at all ("unroll"), or chosen by size ("auto", the default).
+      strict: what only draws a warning, a tensor that is placed beyond the memory, is a KernelError.
 
     Returns:
       Arrays of the kind that came in.  Arguments of NumPy or torch that the kernel wrote are updated in place; with
@@ -157,7 +170,7 @@ def run(
       KernelError: the kernel broke a rule, while it was traced or (an address out of bounds) when it ran.
       Unsupported: the kernel needs what nkijax lacks.
     """
-    options = Options(target, precise, max_trips, loops)
+    options = Options(target, precise, max_trips, loops, strict)
     kernel = as_kernel(kernel)
     return _run_eagerly(kernel, args, kwargs, options) if eager else _run(kernel, args, kwargs, options)
 
@@ -168,7 +181,7 @@ def function(
     target: str | Target | None = None,
     precise: bool | None = None,
     max_trips: int | None = None,
-    loops: str = "auto",
+    loops: str | None = None,
     mesh_axis: str | tuple[str, ...] | None = None,
     **static: Any,
 ) -> Callable[..., Any]:
@@ -177,6 +190,8 @@ def function(
     `static` are keyword arguments of the kernel, fixed here.  The function takes and returns JAX arrays; it returns
     what the kernel returns, or the arrays that it wrote if it returns nothing.  Run-time errors are not raised.
     Ranks of `nki.collectives` are the devices along `mesh_axis`, by default along all manual axes of the mesh.
+    Arrays may be sharded over a mesh; over explicit axes of one, results lie whole on each device unless the caller
+    says otherwise with `jax.sharding.auto_axes`.
     """
     kernel = replace(as_kernel(kernel), mesh_axis=mesh_axis)
     options = Options(target, precise, max_trips, loops)
@@ -191,11 +206,19 @@ def function(
     return pure
 
 
-def trace(kernel: Any, *args: Any, target: str | Target | None = None, rolled: bool = True, **kwargs: Any) -> Program:
+def trace(
+    kernel: Any,
+    *args: Any,
+    target: str | Target | None = None,
+    rolled: bool = True,
+    strict: bool = False,
+    **kwargs: Any,
+) -> Program:
     """The program of a kernel for these arguments (arrays or anything with shape and dtype), rolled by default."""
     call = Call(as_kernel(kernel), args, kwargs)
-    program, _ = _record(call, Options(target).resolve(call.kernel))
-    return roll(program) if rolled else program
+    with _uncollected():
+        program, _ = _record(call, Options(target).resolve(call.kernel), strict=strict)
+        return roll(program) if rolled else program
 
 
 def profile(
@@ -244,7 +267,7 @@ _lock = threading.RLock()
 def _compiled(call: Call, options: Options) -> Compiled:
     """The compiled program of a call, from the cache or made now."""
     target = options.resolve(call.kernel)
-    key = (call.key(), target, options.max_trips, options.loops)
+    key = (call.key(), target, options.max_trips, options.how, options.strict)
     found = _cache.get(key)
     if found is None:
         with _lock:
@@ -255,16 +278,31 @@ def _compiled(call: Call, options: Options) -> Compiled:
 
 
 def _compile(call: Call, target: Target, options: Options) -> Compiled:
-    program, tree = _record(call, target)
-    return Compiled(program, lower(roll(program), options.max_trips, options.loops), tree)
+    with _uncollected():
+        program, tree = _record(call, target, strict=options.strict)
+        rolled = program if options.how == "unroll" else roll(program)
+    return Compiled(program, lower(rolled, options.max_trips, options.how), tree)
 
 
-def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[Program, Any]:
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: a recorded program is many objects and no garbage, which each collection walks again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _record(call: Call, target: Target, executor: Eager | None = None, strict: bool = False) -> tuple[Program, Any]:
     """Trace a call: its flat program, and the structure that the kernel returned."""
     kernel, dialect = call.kernel, call.kernel.dialect
     name = getattr(kernel.function, "__name__", "kernel")
     programs = int(np.prod(kernel.grid, dtype=int)) if kernel.grid else 1
     recorder = Recorder(name, target, executor, programs, dialect.parallel)
+    recorder.strict = strict
     recorder.grid, recorder.schedule, recorder.mesh_axis = kernel.grid, kernel.schedule, kernel.mesh_axis
     names = argument_names(call)
     slots = sorted(slots_in((call.args, call.kwargs)), key=lambda s: s.index)
@@ -276,8 +314,8 @@ def _record(call: Call, target: Target, executor: Eager | None = None) -> tuple[
     if executor is not None:
         executor.zeros, executor.constants = recorder.zeros, recorder.constants
         executor.arrays.update(
-            (v.buffer, jax.numpy.asarray(arrays.to_jax(call.arrays[s.index]), dtypes.storage(v.dtype, target.precise)))
-            for v, s in zip(views, slots, strict=True)
+            (v.buffer, jax.numpy.asarray(given, dtypes.storage(v.dtype, target.precise)))
+            for v, given in zip(views, (arrays.local(x) for x in call.jax_arrays()), strict=True)
         )
     trees: list[Any] = []
 
@@ -337,7 +375,8 @@ def _deliver(call: Call, program: Program, tree: Any, outputs: Sequence[Any], wr
             arrays.update(call.arrays[i], value)
         if tree is None:
             return None
-        return place(tree, [arrays.from_jax(x, kind) for x in outputs])
+        device = arrays.device_of(call.arrays)
+        return place(tree, [arrays.from_jax(x, kind, device) for x in outputs])
     if tree is None:
         return None if not written else written[0] if len(written) == 1 else tuple(written)
     return place(tree, outputs)
@@ -347,7 +386,7 @@ def _run_eagerly(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any],
     call = Call(kernel, args, kwargs)
     target = options.resolve(kernel)
     memory = Eager(target)
-    program, tree = _record(call, target, memory)
+    program, tree = _record(call, target, memory, options.strict)
     outputs = [memory.load(v) for v in program.outputs]
     written = [memory.array(program.arguments[i]) for i in program.written]
     return _deliver(call, program, tree, outputs, written)

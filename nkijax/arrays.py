@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from nkijax import dtypes
 
@@ -77,8 +79,13 @@ def _torch_to_numpy(x: Any) -> np.ndarray:
     return raw.view(kind).reshape(tuple(x.shape))
 
 
-def from_jax(x: jax.Array, kind: str) -> Any:
-    """A result in the caller's kind, writable and its own."""
+def device_of(arrays: Sequence[Any]) -> Any:
+    """The device of the first torch tensor, where results go too."""
+    return next((x.device for x in arrays if _is_torch(x)), None)
+
+
+def from_jax(x: jax.Array, kind: str, device: Any = None) -> Any:
+    """A result in the caller's kind, writable and its own; a torch tensor on `device`."""
     out = np.array(x)
     if kind == "torch":
         torch = sys.modules["torch"]
@@ -86,7 +93,7 @@ def from_jax(x: jax.Array, kind: str) -> Any:
             out = out.astype(jnp.float8_e4m3fn)
         name = dtypes.of(out.dtype)
         flat = torch.from_numpy(np.ascontiguousarray(out).reshape(-1).view(np.uint8))
-        return flat.view(getattr(torch, name)).reshape(out.shape)
+        return flat.view(getattr(torch, name)).reshape(out.shape).to(device)
     return out
 
 
@@ -102,3 +109,36 @@ def update(x: Any, value: jax.Array) -> None:
 def constant(x: Any, dtype: str) -> np.ndarray:
     """An array as the storage of an NKI dtype, converted as NumPy does."""
     return np.asarray(to_jax(x)).astype(dtypes.storage(dtype))
+
+
+# ---- arrays that are sharded over a mesh
+
+
+def auto_axes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that may also lie on a mesh with explicit axes (what `jax.make_mesh` makes).
+
+    How the work inside is split is left to XLA.  What the function returns then lies whole on each device: whoever
+    wants it otherwise calls `jax.sharding.auto_axes` with an `out_sharding`, or `jax.shard_map`.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        mesh = _explicit_mesh(args)
+        if mesh is None:
+            return function(*args)
+        return jax.sharding.auto_axes(
+            function, axes=mesh.explicit_axes, out_sharding=NamedSharding(mesh, PartitionSpec())
+        )(*args)
+
+    return call
+
+
+def local(x: Any) -> Any:
+    """The array without a mesh in its type: as NumPy if it lies on one with explicit axes."""
+    return x if _explicit_mesh([x]) is None else np.asarray(x)
+
+
+def _explicit_mesh(args: Sequence[Any]) -> Any:
+    """The mesh with explicit axes that one of the arrays lies on, if one does."""
+    meshes = (jax.typeof(x).sharding.mesh for x in args)
+    return next((mesh for mesh in meshes if mesh.explicit_axes), None)

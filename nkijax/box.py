@@ -1,14 +1,15 @@
 """Where an access pattern is a box: a reshape of the flat storage in which the pattern is a plain slice.
 
-A pattern with strides s1 > s2 > … > sn that divide one another addresses a box of the storage reshaped to
-(size/s1, s1/s2, …, sn).  Failing that, the buffer's own shape may do, with steps.  Most patterns of real kernels are
-boxes, so reads and writes become slices that XLA fuses; the others become gathers.
+In the buffer's own shape it is one if each dimension of the pattern moves in a dimension of its own.  Failing that, a
+pattern with strides s1 > s2 > … > sn that divide one another addresses a box of the storage reshaped to
+(size/s1, s1/s2, …, sn); a box without steps goes before one with.  Most patterns of real kernels are boxes, so reads
+and writes become slices that XLA fuses; the others become gathers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,15 +56,21 @@ class Box:
 
 
 def find(
-    size: int, natural: Sequence[int], strides: Sequence[int], shape: Sequence[int], offset: np.ndarray
+    size: int,
+    natural: Sequence[int],
+    strides: Sequence[int],
+    shape: Sequence[int],
+    offset: np.ndarray,
+    serves: Callable[[Box], bool] = lambda box: True,
 ) -> Box | None:
-    """The box of a pattern in a storage of `size` elements and `natural` shape, or None; `offset` is a table."""
+    """A box of a pattern in a storage of `size` elements and `natural` shape that `serves`, or None.
+
+    `offset` is a table, which the box fits as a whole.
+    """
     moving = sorted((k for k, n in enumerate(shape) if n > 1 and strides[k]), key=lambda k: -strides[k])
-    for make in (_nested, _natural):
-        box = make(size, natural, strides, shape, moving)
-        if box is not None and box.holds(offset):
-            return box
-    return None
+    boxes = [make(size, natural, strides, shape, moving) for make in (_natural, _nested)]
+    found = [b for b in boxes if b is not None and b.holds(offset) and serves(b)]
+    return min(found, key=lambda b: max(b.steps), default=None)
 
 
 def _nested(

@@ -3,7 +3,10 @@
 nkijax run SCRIPT [ARGS…]       run it
 nkijax profile SCRIPT [ARGS…]   run it, and print the cost of each kernel call
 nkijax trace SCRIPT [ARGS…]     run it, and print the program of each kernel, rolled
+nkijax regress PATH…            run the cases of a file or a folder; see nkijax.regress.command
 nkijax isa [--markdown [FILE]]  print every name of NKI 0.6 and what becomes of it, or write that into a README
+
+What JAX compiles is kept for the next process, in JAX_COMPILATION_CACHE_DIR or the user's cache folder.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -25,6 +29,8 @@ from nkijax.cost import cost
 from nkijax.dialects.nki import surface
 from nkijax.lower import Result
 from nkijax.machine import Target
+from nkijax.plan import LOOPS
+from nkijax.regress import command as regress
 from nkijax.roll import roll
 
 SUPPORT = ("<!-- support -->", "<!-- /support -->")  # around the table in a README
@@ -35,8 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "isa":
         return _isa(options.markdown)
+    if options.command == "regress":
+        with _compilations_kept():
+            return regress.main(options)
     observer: Observer | None = {"profile": _print_cost, "trace": _print_program()}.get(options.command)
-    with _as_script(options), imports.installed(shadow=True), _observed(observer):
+    with _as_script(options), _compilations_kept(), imports.installed(shadow=True), _observed(observer):
         runpy.run_path(options.script, run_name="__main__")
     return 0
 
@@ -52,8 +61,11 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("--target", type=_target, help="trn1, trn2 or trn3; default: the environment's, else trn3")
         command.add_argument("--precise", type=int, choices=(0, 1), help="0 stores every float as float32")
+        command.add_argument("--loops", choices=LOOPS, help="how repeats of static loops run; default: auto")
         command.add_argument("script", type=_file, help="a Python file")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    what = "run the cases of a file or a folder, and compare them with their references and a stored baseline"
+    regress.add_arguments(commands.add_parser("regress", help=what, description=what))
     what = "every public name of NKI 0.6: emulated, without effect, unsupported or removed, and why"
     command = commands.add_parser("isa", help=what, description=what)
     described = "as Markdown; with FILE, in place of what FILE has between its two support comments"
@@ -94,7 +106,11 @@ def _file(path: str) -> str:
 @contextlib.contextmanager
 def _as_script(options: argparse.Namespace) -> Iterator[None]:
     """What a script expects of its process: sys.argv, its folder first in sys.path; and the options as environment."""
-    environment = {"NEURON_PLATFORM_TARGET_OVERRIDE": options.target, "NKI_PRECISE_FP": options.precise}
+    environment = {
+        "NEURON_PLATFORM_TARGET_OVERRIDE": options.target,
+        "NKI_PRECISE_FP": options.precise,
+        "NKIJAX_LOOPS": options.loops,
+    }
     before = {name: os.environ.get(name) for name in environment}
     argv, folder = sys.argv, os.path.dirname(os.path.abspath(options.script))
     os.environ.update({name: str(value) for name, value in environment.items() if value is not None})
@@ -109,6 +125,29 @@ def _as_script(options: argparse.Namespace) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _compilations_kept() -> Iterator[None]:
+    """Have JAX keep all that it compiles, in a folder for nkijax; what the user's environment says instead holds."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "nkijax")
+    settings = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    settings = {name: value for name, value in settings.items() if name.upper() not in os.environ}
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        if "jax_compilation_cache_dir" in settings:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        settings = {}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # for processes that the script starts
+    try:
+        yield
+    finally:
+        for name in settings:
+            jax.config.update(name, before[name])
+            os.environ.pop(name.upper(), None)
 
 
 @contextlib.contextmanager

@@ -14,13 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from nkijax import access, dtypes
 from nkijax.access import Address
 from nkijax.plan import axis
 from nkijax.program import Instruction, Masked, Program, Repeat
-from nkijax.storage import Access, Family, Layout
+from nkijax.reversible import varying
+from nkijax.storage import Access, Bound, Family, Layout
+from nkijax.tables import steps
 from nkijax.view import View
 
 Axes = tuple[Repeat, ...]
@@ -114,7 +115,7 @@ class Environment:
                 out.append(spread(s.array, s.axes, self.place.axes_of(key)))
             else:
                 out.append(self.arrays[key].array)
-        return [_varying(x) for x in out]
+        return [varying(x) for x in out]
 
     def unpack(self, keys: Sequence[Key], arrays: Sequence[jax.Array]) -> None:
         """The inverse of `pack`."""
@@ -191,14 +192,35 @@ class Environment:
             if merged is None:
                 return contract(*self.load(a), summing)
             address, moving = merged
-        negative = [k for k in range(len(moving)) if address.strides[k] < 0]
-        read = partial(access.read, address=_upward(address, negative))
+        read = partial(access.read, address=address)
         for _ in s.axes:
             read = jax.vmap(read)
-        x = _flip(read(s.array), [len(s.axes) + k for k in negative])
+        x = read(s.array)
         axes = (*s.axes, *moving)
         order = self.place.ordered([axes])
         return x.transpose([*(axes.index(r) for r in order), *range(len(axes), x.ndim)]), order
+
+    def immediate(self, table: np.ndarray, bound: Bound) -> tuple[jax.Array, Axes]:
+        """An immediate that varies over the repeats around, and its axes."""
+        axes: list[Repeat] = []
+        indices: list[jax.Array] = []
+        scanned: list[int] = []
+        for k, r in reversed(list(enumerate(n for n in bound.path if isinstance(n, Repeat)))):
+            if not steps(table, k).any():
+                table = table.take(0, axis=k)
+                scanned = [j - 1 for j in scanned]
+            elif r in self.place.index:
+                indices.insert(0, self.place.index[r])
+                scanned = [k, *scanned]
+            else:
+                axes.insert(0, r)
+        x = jnp.moveaxis(jnp.asarray(table, _kind(table)), scanned, range(len(scanned)))
+        return (x[tuple(indices)] if indices else x), tuple(axes)
+
+    def note(self, bad: jax.Array, word: jax.Array) -> None:
+        """Set the error word if `bad`, unless it is set."""
+        error = self.arrays[ERROR].array
+        self.arrays[ERROR] = Stored(jnp.where((error[0] == 0) & bad, word, error))
 
     def feeds(self, a: Access, reads: Iterable[Access]) -> frozenset[Family]:
         """The on-chip storages whose elements the result for `a` may be made of, in the eyes of XLA's loop fusion.
@@ -235,14 +257,12 @@ class Environment:
         """Write elements as they are: in the view's dtype and shape, behind `axes`."""
         allowed = self.place.axes_of(a.family)
         address, moving = self.address(a, allowed)
-        negative = [k for k in range(len(moving)) if address.strides[k] < 0]
-        address = _upward(address, negative)
         if access.covers(address):
             s, own = self.fresh(a.family), tuple(r for r in allowed if r in axes)
         else:
             s = self.stored(a.family)
             own = tuple(r for r in allowed if r in axes or r in s.axes)
-        x = _flip(spread(x, axes, (*own, *moving)), [len(own) + k for k in negative])
+        x = spread(x, axes, (*own, *moving))
         write = partial(access.write, address=address, apart=a.family in sources)
         for _ in own:
             write = jax.vmap(write)
@@ -266,13 +286,14 @@ def _same_place(a: Access, b: Access) -> bool:
     return same and bool(np.array_equal(a.table, b.table))
 
 
+def _kind(table: np.ndarray) -> Any:
+    """The 32-bit dtype of a table of immediates."""
+    if table.dtype.kind == "f":
+        return np.float32
+    return np.uint32 if table.max(initial=0) > np.iinfo(np.int32).max else np.int32
+
+
 # ---- axes
-
-
-def _varying(x: jax.Array) -> jax.Array:
-    """The same array, inside `jax.shard_map` as one that differs between devices, so that a loop may carry it."""
-    axes = jax.sharding.get_abstract_mesh().manual_axes
-    return jnp.where(lax.axis_index(axes) < 0, x, x) if axes else x
 
 
 def in_elements(family: Family, view: View) -> tuple[int, ...]:
@@ -325,18 +346,3 @@ def _merged(address: Address, moving: Axes, summing: Axes) -> tuple[Address, Axe
     strides = (*(address.strides[k] for k in keep), stride, *address.strides[lead + 1 :])
     shape = (*(address.shape[k] for k in keep), count, *address.shape[lead + 1 :])
     return replace(address, strides=strides, shape=shape), tuple(moving[k] for k in keep)
-
-
-def _upward(address: Address, negative: Sequence[int]) -> Address:
-    """The same elements with these pattern dimensions counted from the other end."""
-    if not negative:
-        return address
-    strides, offsets = list(address.strides), address.offsets
-    for k in negative:
-        offsets = offsets + strides[k] * (address.shape[k] - 1)
-        strides[k] = -strides[k]
-    return replace(address, strides=tuple(strides), offsets=offsets)
-
-
-def _flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
-    return jnp.flip(x, dims) if dims else x

@@ -8,8 +8,9 @@ loops carry their trip counts and the error word with the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,13 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from nkijax import access, dtypes
+from nkijax import access, dtypes, turns
+from nkijax.derivative import silent
 from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored
 from nkijax.errors import KernelError, OutOfRange
 from nkijax.machine import Memory
 from nkijax.plan import Plan, plan
-from nkijax.program import Instruction, Loop, LoopLeaf, Masked, Node, Program, Repeat, steps
+from nkijax.program import Instruction, Loop, LoopLeaf, Masked, Node, Program, Repeat
+from nkijax.reversible import varying
 from nkijax.storage import Access, Bound, Immediate, layout
+from nkijax.turns import Turns
 from nkijax.view import View
 
 
@@ -58,6 +62,9 @@ class Lowered:
         if not site:
             return
         what, place = self.sites[site - 1].split("@", 1)
+        if limit == turns.PARTED:
+            rule = "cores meet in it and must turn equally often"
+            raise KernelError(f"{what}: {rule}, got one that stops after {index} turns", place)
         if limit < 0:
             raise KernelError(f"{what} max_trips: must bound its turns, got {index} and more turns", place)
         raise OutOfRange(what, index, limit, place, self.views.get(site))
@@ -66,8 +73,8 @@ class Lowered:
 def lower(program: Program, max_trips: int | None = None, loops: str = "auto") -> Lowered:
     """The pure function of a program.
 
-    `max_trips` bounds every dynamic loop whose trip count is data, so that it becomes a masked scan, which has a
-    reverse mode.  `loops` chooses how repeats run: see `nkijax.plan`.
+    `max_trips` bounds every dynamic loop whose trip count is data, which then becomes a masked scan: see
+    `nkijax.turns`.  `loops` chooses how repeats run: see `nkijax.plan`.
     """
     machine = _Lowering(program, max_trips, loops)
     return Lowered(machine.function, tuple(machine.sites), machine.views)
@@ -123,7 +130,8 @@ class _Lowering:
         given += [(program.buffers[i], data) for i, data in program.constants.items() if i in family]
         for buffer, array in given:
             kind = dtypes.storage(buffer.dtype, env.precise)
-            env.arrays[family[buffer.index]] = Stored(jnp.asarray(array).astype(kind).reshape(buffer.shape))
+            x = jnp.asarray(array).astype(kind).reshape(buffer.shape)
+            env.arrays[family[buffer.index]] = Stored(varying(x) if program.loops else x)
         self.walk(program.body, env)
         outputs = tuple(env.read_view(v) for v in program.outputs)
         written = tuple(env.read_view(View.whole(program.arguments[i])) for i in program.written)
@@ -134,7 +142,7 @@ class _Lowering:
             if isinstance(node, Repeat):
                 (self._batch if self.how.is_batch(node) else self._scan)(node, env)
             elif isinstance(node, Loop | LoopLeaf):
-                self._loop(node, env)
+                turns.run(self._turns(node), env)
             else:
                 self._execute(self.where.bound[id(node)], env)
 
@@ -155,7 +163,7 @@ class _Lowering:
                 n = len(own)
                 arrays[key], axes[key] = x.reshape(*x.shape[:n], *_flat(a.view.memory, x.shape[n:])), own
         for key, table in bound.immediates.items():
-            arrays[key], axes[key] = _immediate(table, bound, env.place)
+            arrays[key], axes[key] = env.immediate(table, bound)
         every = env.place.ordered(axes.values())
         keys = list(arrays)
 
@@ -168,7 +176,7 @@ class _Lowering:
         call: Callable[..., tuple[Any, ...]] = run
         for r in reversed(every):
             call = jax.vmap(call, in_axes=tuple(0 if r in axes[k] else None for k in keys))
-        results = call(*arrays.values())
+        results = _silently(call, list(arrays.values()))
         writes = [a for a in bound.accesses.values() if a.writes]
         reads = [a for a in bound.accesses.values() if a.reads and a.operand not in record.contracts]
         for a, value in zip(writes, results, strict=True):
@@ -190,7 +198,7 @@ class _Lowering:
             assert index is not None
             bad = index.reshape(-1)[jnp.argmin(ok.reshape(-1))]
             site = self._site(f"{record.api} {a.operand}@{record.site}")
-            _note(env, ~ok.all(), jnp.stack([jnp.int32(site), bad.astype(np.int32), jnp.int32(address.limit)]))
+            env.note(~ok.all(), jnp.stack([jnp.int32(site), bad.astype(np.int32), jnp.int32(address.limit)]))
         return ok
 
     # ---- repeats
@@ -222,11 +230,17 @@ class _Lowering:
                 loaded={**env.place.loaded, **loaded},
                 deferred=deferred,
             )
-            inner = env.fork(place)
-            inner.unpack(keys, carry)
-            self.walk(node.body, inner)
-            axes.update((a, deferred[a].axes) for a in outputs)
-            return inner.pack(keys), [deferred[a].array for a in outputs]
+
+            def run(carry: list[jax.Array]) -> list[jax.Array]:
+                inner = env.fork(place)
+                inner.unpack(keys, carry)
+                self.walk(node.body, inner)
+                axes.update((a, deferred[a].axes) for a in outputs)
+                return inner.pack(keys)
+
+            if node.counts is not None:
+                return lax.cond(i < self._count(node, env.place), run, lambda carry: carry, carry), []
+            return run(carry), [deferred[a].array for a in outputs]
 
         turns = jnp.arange(node.count, dtype=np.int32)
         carry, ys = lax.scan(body, env.pack(keys), (turns, [s.array for s in inputs.values()]))
@@ -237,125 +251,47 @@ class _Lowering:
             y = jnp.moveaxis(y, 0, order.index(node))
             env.at(inside).put(a, y, order)
 
+    def _count(self, node: Repeat, place: Place) -> access.Index:
+        """The turns of a ragged repeat, here."""
+        assert node.counts is not None
+        repeats = self.where.inside[id(node)][0].repeats
+        around = repeats[: repeats.index(node)]  # the counts are the same in all turns of batched ones
+        zero = jnp.int32(0)
+        return access.index_of(node.counts, [place.index[r] if r in place.index else zero for r in around])
+
     def _carried(self, node: Repeat | Loop | LoopLeaf, apart: frozenset = frozenset()) -> list[Key]:
         written = sorted(self.how.written[id(node)] - apart, key=lambda f: f.buffer.index)
         return [TRIPS, ERROR, *written]
 
     # ---- dynamic loops
 
-    def _loop(self, node: Loop | LoopLeaf, env: Environment) -> None:
+    def _turns(self, node: Loop | LoopLeaf) -> Turns:
         bound = self.where.bound[id(node)]
-        loop = bound.record
-        assert isinstance(loop, Loop)
-        register = bound.accesses[id(loop.register)]
-        keys = [k for k in self._carried(node) if k is not register.family] + [register.family]
-        ident = loop.ident
-        if isinstance(ident, Immediate):
-            ident = _immediate(bound.immediates[id(ident)], bound, env.place)[0]
-
-        def turn(carry: Sequence[jax.Array], value: jax.Array) -> list[jax.Array]:
-            inner = env.fork(env.place)
-            inner.unpack(keys, carry)
-            inner.store(register, value, ())
-            self.walk(node.body, inner)
-            if loop.condition is not None:
-                inner.store(register, _scalar(bound, loop.condition, inner), ())
-            inner.arrays[TRIPS] = Stored(inner.arrays[TRIPS].array.at[ident].add(1))
-            return inner.pack(keys)
-
-        def value(carry: Sequence[jax.Array]) -> jax.Array:
-            inner = env.fork(env.place)
-            inner.unpack(keys, carry)
-            return _scalar(bound, loop.register, inner)
-
-        lower = _scalar(bound, loop.lower, env)
-        if loop.condition is None:
-            carry = self._count(loop, lower, _scalar(bound, loop.upper, env), turn, env.pack(keys))
-        else:
-            env.store(register, lower, ())
-            carry = self._while(value, turn, env.pack(keys))
-        env.unpack(keys, carry)
-        if self.max_trips is not None:
-            self._overrun(loop, lower, _scalar(bound, loop.upper, env), value(carry), env)
-
-    def _count(self, loop: Loop, lower: Any, upper: Any, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
-        one = lambda k, c: turn(c, jnp.int32(lower) + k * jnp.int32(loop.step))  # noqa: E731
-        trips = _trips(loop, lower, upper)
-        if isinstance(trips, int) or self.max_trips is None:
-            return lax.fori_loop(0 if isinstance(trips, int) else jnp.int32(0), trips, one, carry)
-        return self._bounded(lambda k, c: k < trips, one, carry)
-
-    def _while(self, value: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
-        if self.max_trips is None:
-            return lax.while_loop(lambda c: value(c) != 0, lambda c: turn(c, value(c)), carry)
-        return self._bounded(lambda k, c: value(c) != 0, lambda k, c: turn(c, value(c)), carry)
-
-    def _bounded(self, running: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
-        """`max_trips` turns, of which those past the end change nothing."""
-
-        def body(c: list[jax.Array], k: jax.Array) -> tuple[list[jax.Array], None]:
-            return lax.cond(running(k, c), lambda c: turn(k, c), lambda c: c, c), None
-
-        return lax.scan(body, carry, jnp.arange(self.max_trips, dtype=np.int32))[0]
-
-    def _overrun(self, loop: Loop, lower: Any, upper: Any, condition: jax.Array, env: Environment) -> None:
-        """Note a loop that `max_trips` did not let end."""
-        assert self.max_trips is not None
-        over = (
-            condition != 0 if loop.condition is not None else jnp.asarray(_trips(loop, lower, upper) > self.max_trips)
-        )
-        if loop.condition is None and isinstance(_trips(loop, lower, upper), int):
-            return
-        _note(env, over, jnp.array([self._site(f"dynamic loop@{loop.site}"), self.max_trips, -1], np.int32))
+        assert isinstance(bound.record, Loop)
+        site = self._site(f"dynamic loop@{bound.record.site}")
+        seen = frozenset(a.family for a in self.where.inside[id(node)] if a.reads)
+        body = partial(self.walk, node.body)
+        return Turns(bound, bound.record, self._carried(node), seen, body, self.max_trips, site)
 
 
-def _trips(loop: Loop, lower: Any, upper: Any) -> Any:
-    """How often a counting loop turns: an int where both bounds are."""
-    if isinstance(lower, int) and isinstance(upper, int):
-        return max(0, -(-(upper - lower) // loop.step))
-    return jnp.maximum(0, -((jnp.int32(lower) - upper) // loop.step)).astype(np.int32)
+def _silently(f: Callable[..., tuple[Any, ...]], args: Sequence[jax.Array]) -> tuple[Any, ...]:
+    """`f(*args)`, whose results may come with masks, with the derivative of `nkijax.derivative`."""
+    trees: list[Any] = []
 
+    def flat(*args: jax.Array) -> list[jax.Array]:
+        leaves, tree = jax.tree.flatten(f(*args))
+        trees.append(tree)
+        return [jnp.asarray(x) for x in leaves]
 
-def _scalar(bound: Bound, value: Any, env: Environment) -> Any:
-    """A bound or a register of a loop: an int, or a traced int32."""
-    if isinstance(value, Immediate):
-        return _immediate(bound.immediates[id(value)], bound, env.place)[0].astype(np.int32)
-    if not isinstance(value, View):
-        return value
-    return env.load(bound.accesses[id(value)])[0].reshape(()).astype(np.int32)
-
-
-def _note(env: Environment, bad: jax.Array, word: jax.Array) -> None:
-    """Set the error word if `bad`, unless it is set."""
-    error = env.arrays[ERROR].array
-    env.arrays[ERROR] = Stored(jnp.where((error[0] == 0) & bad, word, error))
+    if not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in args):
+        return f(*args)
+    results = silent(flat, args)
+    return jax.tree.unflatten(trees[0], results)
 
 
 def _flat(memory: Memory, shape: Sequence[int]) -> tuple[int, ...]:
     """(P, F) of a view's shape; () of a register."""
     return () if memory is Memory.register else (shape[0], int(np.prod(shape[1:], dtype=np.int64)))
-
-
-def _immediate(table: np.ndarray, bound: Bound, place: Place) -> tuple[jax.Array, Axes]:
-    """An immediate that varies over the repeats around, and its axes."""
-    axes: list[Repeat] = []
-    indices: list[jax.Array] = []
-    scanned: list[int] = []
-    for k, r in reversed(list(enumerate(_repeats(bound)))):
-        if not steps(table, k).any():
-            table = table.take(0, axis=k)
-            scanned = [j - 1 for j in scanned]
-        elif r in place.index:
-            indices.insert(0, place.index[r])
-            scanned = [k, *scanned]
-        else:
-            axes.insert(0, r)
-    x = jnp.moveaxis(jnp.asarray(table, _kind(table)), scanned, range(len(scanned)))
-    return (x[tuple(indices)] if indices else x), tuple(axes)
-
-
-def _repeats(bound: Bound) -> Iterator[Repeat]:
-    return (n for n in bound.path if isinstance(n, Repeat))
 
 
 def _constant(operand: Any, dtype: Any) -> jax.Array:
@@ -365,13 +301,6 @@ def _constant(operand: Any, dtype: Any) -> jax.Array:
         if kind.kind in "iu":
             return jnp.asarray(np.array(operand & (2 ** (8 * kind.itemsize) - 1), np.uint64).astype(kind))
     return jnp.asarray(operand, dtype)
-
-
-def _kind(table: np.ndarray) -> Any:
-    """The 32-bit dtype of a table of immediates."""
-    if table.dtype.kind == "f":
-        return np.float32
-    return np.uint32 if table.max(initial=0) > np.iinfo(np.int32).max else np.int32
 
 
 def _inside(a: Access, node: Repeat, place: Place) -> Place:

@@ -16,8 +16,10 @@ import numpy as np
 
 from nkijax import dtypes
 from nkijax.program import Loop, LoopLeaf, Node, Program, Repeat
-from nkijax.storage import Access, Family, Layout
+from nkijax.storage import Access, Family, Layout, Path
+from nkijax.tables import steps
 
+LOOPS = ("auto", "scan", "vmap", "unroll")
 BATCH_BYTES = 1 << 30  # what the locals of batched turns may take together
 
 
@@ -34,38 +36,46 @@ class Streams:
 class Plan:
     """For each batched repeat, by id: the storages that are private to a turn, and those that sum over the turns.
 
-    For each scanned one its `streams`; for every repeat and loop the shared storages that are `written` below it.
+    `varying` are those that differ from turn to turn.  For each scanned one its `streams`; for every repeat and loop
+    the shared storages that are `written` below it.
     """
 
     private: dict[int, set[Family]] = field(default_factory=dict)
     sums: dict[int, set[Family]] = field(default_factory=dict)
     streams: dict[int, Streams] = field(default_factory=dict)
     written: dict[int, set[Family]] = field(default_factory=dict)
+    varying: dict[int, set[Family]] = field(default_factory=dict)
 
     def is_batch(self, repeat: Repeat) -> bool:
         return id(repeat) in self.private
 
 
 def plan(program: Program, layout: Layout, loops: str = "auto") -> Plan:
-    """Decide for every repeat; `loops` is "auto", "scan" (never at once) or "batch" (whenever possible)."""
+    """Decide for every repeat; `loops` is "auto", "scan" (never at once) or "vmap" (whenever possible).
+
+    With "unroll" the program is to be the flat one, without repeats.
+    """
+    if loops not in LOOPS:
+        raise ValueError(f"loops: must be one of {', '.join(LOOPS)}, got {loops!r}")
     out = Plan()
-    _decide(program.body, layout, out, loops, 1)
+    _decide(program.body, layout, out, loops, ())
     return out
 
 
-def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, copies: int) -> None:
+def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, around: tuple[Repeat, ...]) -> None:
+    """Decide for the repeats among `nodes` and in them; those of `around` run at once."""
     for node in nodes:
         if not isinstance(node, Repeat | Loop | LoopLeaf):
             continue
         shared = _shared(node, layout)
         out.written[id(node)] = {f for f, accesses in shared.items() if any(a.writes for a in accesses)}
-        inner = copies
-        if isinstance(node, Repeat) and loops != "scan" and not _has_loop(node.body):
+        inner = around
+        if isinstance(node, Repeat) and node.counts is None and loops != "scan" and not _has_loop(node.body):
             room = BATCH_BYTES if loops == "auto" else math.inf
             found = _independent(node, shared, layout)
-            if found and node.count * copies * _local_bytes(node, layout, found[0]) <= room:
+            if found and _bytes(node, around, layout, *found, out) <= room:
                 out.private[id(node)], out.sums[id(node)] = found
-                inner = copies * node.count
+                inner = (*around, node)
         _decide(node.body, layout, out, loops, inner)
         if isinstance(node, Repeat) and not out.is_batch(node):
             out.streams[id(node)] = _streams(node, shared, out)
@@ -80,8 +90,8 @@ def _streams(repeat: Repeat, shared: dict[Family, list[Access]], out: Plan) -> S
         if not any(a.writes for a in accesses):
             room = 2 * family.slots * family.buffer.size
             reads += [a for a in steady if _turns_below(a, repeat) * a.view.size <= room]
-        elif len(steady) == len(accesses) and not any(a.reads for a in accesses) and _disjoint(repeat, accesses):
-            writes += accesses
+        elif repeat.counts is None and len(steady) == len(accesses) and not any(a.reads for a in accesses):
+            writes += accesses if _disjoint(repeat, accesses) else []
     return Streams(tuple(reads), tuple(writes), frozenset(a.family for a in writes))
 
 
@@ -110,9 +120,43 @@ def _shared(node: Repeat | Loop | LoopLeaf, layout: Layout) -> dict[Family, list
     return shared
 
 
-def _local_bytes(repeat: Repeat, layout: Layout, private: set[Family]) -> int:
+def _bytes(
+    repeat: Repeat, around: tuple[Repeat, ...], layout: Layout, private: set[Family], sums: set[Family], out: Plan
+) -> int:
+    """What the turns of `repeat` and of the batched ones around it hold together.
+
+    A storage has a copy for each turn only of those repeats whose turns differ in it; an operand of a contraction over
+    the turns that is the same in all of them is repeated.
+    """
+    out.varying[id(repeat)] = varying = _varying(repeat, layout, private)
+    batch = (*around, repeat)
+
+    def copies(family: Family) -> int:
+        return math.prod(r.count for r in batch if family in out.varying[id(r)])
+
     families = {a.family for a in layout.inside[id(repeat)] if a.family.is_local_to(repeat)} | private
-    return sum(f.slots * f.buffer.size * dtypes.size(f.buffer.dtype) for f in families)
+    total = sum(copies(f) * f.slots * f.buffer.size * dtypes.size(f.buffer.dtype) for f in families)
+    for a in layout.inside[id(repeat)] if sums else ():
+        record = a.owner
+        steady = a.reads and not _step(a, repeat) and a.family not in varying
+        if steady and not isinstance(record, Loop) and a.operand in record.contracts:
+            total += repeat.count * copies(a.family) * a.view.size * dtypes.size(a.view.dtype)
+    return total
+
+
+def _varying(repeat: Repeat, layout: Layout, private: set[Family]) -> set[Family]:
+    """The storages of a turn that differ from turn to turn: what comes from moving places, and all made of it."""
+    found: set[Family] = set()
+    bounds = [b for b in layout.bound.values() if repeat in b.path]
+    size = -1
+    while size < len(found):
+        size = len(found)
+        for b in bounds:
+            reads = [x for a in b.accesses.values() for x in ((a, a.index) if a.reads else (a.index,)) if x]
+            moves = any(_step(x, repeat) or x.family in found for x in reads)
+            if moves or any(steps(t, _axis(b.path, repeat)).any() for t in b.immediates.values()):
+                found |= {a.family for a in b.accesses.values() if a.writes}
+    return {f for f in found if f.is_local_to(repeat) or f in private}
 
 
 def _independent(
@@ -121,6 +165,8 @@ def _independent(
     """(private, sums) if the turns may run at once, else None."""
     private, sums = set(), set()
     for a in layout.inside[id(repeat)]:
+        if any(steps(counts, axis(a, repeat)).any() for counts in _ragged(a, repeat)):
+            return None
         if a.family.is_local_to(repeat):
             if _step(a, repeat) != 0 or a.index is not None and a.index.family.is_local_to(repeat):
                 return None
@@ -142,9 +188,18 @@ def _independent(
     return private, sums
 
 
+def _ragged(a: Access, repeat: Repeat) -> list[np.ndarray]:
+    """The counts of the ragged repeats between `repeat` and the access."""
+    return [r.counts for r in a.repeats[axis(a, repeat) + 1 :] if r.counts is not None]
+
+
 def axis(a: Access, repeat: Repeat) -> int:
     """Which axis of the access's tables counts the turns of `repeat`."""
-    return a.repeats.index(repeat)
+    return _axis(a.path, repeat)
+
+
+def _axis(path: Path, repeat: Repeat) -> int:
+    return [n for n in path if isinstance(n, Repeat)].index(repeat)
 
 
 def _step(a: Access, repeat: Repeat) -> int | None:

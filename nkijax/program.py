@@ -7,6 +7,7 @@ between turns of a repeat: which buffer, which offset, which immediate) and its 
 
 from __future__ import annotations
 
+import operator
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -55,7 +56,33 @@ class _Layout:
     """The annotated fields of a record class, in order."""
 
     operands: tuple[tuple[str, bool, bool, bool], ...]  # (field, read, written, number)
-    statics: tuple[str, ...]
+    read: Callable[[Any], tuple]  # of a record: the values of the operands that it reads
+    written: Callable[[Any], tuple]
+    every: Callable[[Any], tuple]
+    static: Callable[[Any], tuple]  # the values of all other fields
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple]:
+    """The function that takes the values of these fields out of a record."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return (lambda record, name=names[0]: (getattr(record, name),)) if names else lambda record: ()
+
+
+def _views(values: Sequence[Any]) -> list[View]:
+    """The views among operands, of which some are tuples of views."""
+    flat = [v for value in values for v in (value if type(value) is tuple else (value,))]
+    return [v for v in flat if type(v) is View]
+
+
+def view_token(v: View) -> tuple:
+    """Everything of a view but its numbers: which buffer, which offset."""
+    b = v.buffer
+    key = (v.strides, v.shape, v.dtype, b.shape, b.dtype, b.memory, b.depth, b.index if b.pinned else -1)
+    if v.dynamic is None:
+        return key
+    d = v.dynamic
+    return (*key, d.stride, d.limit, d.vector, d.columns, *view_token(d.index))
 
 
 class Record:
@@ -75,50 +102,52 @@ class Record:
                     operands.append((f.name, "read" in roles, "write" in roles, "number" in roles))
                 elif f.compare and f.name != "body":
                     statics.append(f.name)
-            found = cls._layout = _Layout(tuple(operands), tuple(statics))
+            read, written, every = ([o[0] for o in operands if f(o)] for f in (lambda o: o[1], lambda o: o[2], bool))
+            getters = _getter(read), _getter(written), _getter(every), _getter(statics)
+            found = cls._layout = _Layout(tuple(operands), *getters)
         return found
-
-    def _views(self, read: bool) -> Iterator[View]:
-        for name, reads, writes, _ in self.layout().operands:
-            if reads if read else writes:
-                value = getattr(self, name)
-                for v in value if isinstance(value, tuple) else (value,):
-                    if isinstance(v, View):
-                        yield v
 
     def reads(self) -> tuple[View, ...]:
         """Every view that is read, run-time indices of all operands included."""
-        direct = tuple(self._views(True))
-        return direct + tuple(v.dynamic.index for v in (*direct, *self._views(False)) if v.dynamic)
+        layout = self.layout()
+        direct = _views(layout.read(self))
+        indices = [v.dynamic.index for v in (*direct, *_views(layout.written(self))) if v.dynamic is not None]
+        return (*direct, *indices)
 
     def writes(self) -> tuple[View, ...]:
         """Every view that is written, in the order of the fields: the order of `run`'s results."""
-        return tuple(self._views(False))
+        return tuple(_views(self.layout().written(self)))
 
-    def token(self) -> tuple:
-        """Everything that must agree for two records to be turns of one repeat: all but the numbers."""
-        key: list[Any] = [type(self)]
-        for name, _, _, number in self.layout().operands:
-            value = getattr(self, name)
-            if isinstance(value, tuple):
-                key.append(tuple(_token(v, number) for v in value))
+    def operands(self) -> list[View]:
+        """Every view, run-time indices not among them."""
+        return _views(self.layout().every(self))
+
+    def token(self, view: Callable[[View], Hashable] = view_token) -> tuple:
+        """Everything that must agree for two records to be turns of one repeat: all but the numbers.
+
+        `view` may be another function with equal values for views of equal `view_token`.
+        """
+        layout = self.layout()
+        key: list[Any] = [type(self), layout.static(self)]
+        for value, (_, _, _, number) in zip(layout.every(self), layout.operands, strict=True):
+            if type(value) is View:
+                key.append(view(value))
+            elif type(value) is tuple:
+                key.append(tuple(view(v) if type(v) is View else _kind(v, number) for v in value))
             else:
-                key.append(_token(value, number))
-        key.extend(getattr(self, name) for name in self.layout().statics)
+                key.append(_kind(value, number))
         return tuple(key)
 
     def numbers(self) -> list[float]:
         """The numbers, in the order of the fields: a buffer's index and an offset for a view, an immediate itself."""
         out: list[float] = []
-        for name, _, _, number in self.layout().operands:
-            value = getattr(self, name)
-            for v in value if isinstance(value, tuple) else (value,):
+        layout = self.layout()
+        for value, (_, _, _, number) in zip(layout.every(self), layout.operands, strict=True):
+            for v in value if type(value) is tuple else (value,):
                 if type(v) is View:
-                    out.append(v.buffer.index)
-                    out.append(v.offset)
-                    if v.dynamic:
-                        out.append(v.dynamic.index.buffer.index)
-                        out.append(v.dynamic.index.offset)
+                    out += (v.buffer.index, v.offset)
+                    if v.dynamic is not None:
+                        out += (v.dynamic.index.buffer.index, v.dynamic.index.offset)
                 elif number and v is not None:
                     out.append(v)
         return out
@@ -151,18 +180,8 @@ class Record:
         return self.rebind(view, lambda v: type(v)(next(source)))
 
 
-def _buffer_token(b: Buffer) -> tuple:
-    return (b.shape, b.dtype, b.memory, b.depth, b.index if b.pinned else -1)
-
-
-def _token(value: Any, number: bool) -> Any:
-    if type(value) is View:
-        key = (value.strides, value.shape, value.dtype, _buffer_token(value.buffer))
-        if value.dynamic is None:
-            return key
-        d, i = value.dynamic, value.dynamic.index
-        kind = (d.stride, d.limit, d.vector, d.columns)
-        return (*key, *kind, i.strides, i.shape, i.dtype, _buffer_token(i.buffer))
+def _kind(value: Any, number: bool) -> Any:
+    """An operand that is no view: of an immediate only its type counts."""
     return type(value) if number and value is not None else value
 
 
@@ -261,7 +280,9 @@ class Loop(Record):
 
     With `condition` None it counts: `register` runs from `lower` to `upper` by `step`.  Otherwise `register` is the
     body's condition register: it starts as `lower`, takes after each turn the value of `condition`, the register that
-    the body returned, and the loop ends when it is zero.  `ident` indexes the trip counts that a run returns.
+    the body returned, and the loop ends when it is zero.  `ident` indexes the trip counts that a run returns.  Where
+    cores meet in the body, one loop stands for core 0's and those of other cores, which must turn as often: of each
+    of these it has the register, two bounds, the condition and the ident.
     """
 
     register: Out
@@ -272,6 +293,10 @@ class Loop(Record):
     step: int
     site: str = field(compare=False)
     body: tuple[Node, ...]
+    registers: tuple[Out, ...] = ()
+    bounds: tuple[In | Number | None, ...] = ()
+    conditions: tuple[In, ...] = ()
+    idents: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,10 +318,14 @@ class LoopLeaf:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`count` turns of `body`."""
+    """`count` turns of `body`; a *ragged* one has fewer in some turns of the repeats around: `counts`, by their turns.
+
+    Tables of numbers inside have `count` entries all the same; those of turns that do not run mean nothing.
+    """
 
     count: int
     body: tuple[Node, ...]
+    counts: np.ndarray | None = None
 
 
 Node = Instruction | Loop | Leaf | LoopLeaf | Repeat
@@ -340,31 +369,21 @@ def _text(nodes: Sequence[Node], depth: int) -> list[str]:
     pad, lines = "  " * depth, []
     for node in nodes:
         if isinstance(node, Repeat):
-            lines.append(f"{pad}repeat {node.count}:")
+            least = "" if node.counts is None else f"{node.counts.min()}.."
+            lines.append(f"{pad}repeat {least}{node.count}:")
             lines += _text(node.body, depth + 1)
         elif isinstance(node, Loop | LoopLeaf):
             loop = node if isinstance(node, Loop) else node.loop
+            registers = ", ".join(map(repr, (loop.register, *loop.registers)))
             if loop.condition is None:
-                head = f"for {loop.register!r} in range({loop.lower!r}, {loop.upper!r}, {loop.step})"
+                head = f"for {registers} in range({loop.lower!r}, {loop.upper!r}, {loop.step})"
             else:
-                head = f"while {loop.register!r} (next {loop.condition!r})"
+                head = f"while {registers} (next {loop.condition!r})"
             lines.append(f"{pad}{head}:  # {loop.site}")
             lines += _text(node.body, depth + 1)
         else:
             lines.append(f"{pad}{node.instruction if isinstance(node, Leaf) else node}")
     return lines
-
-
-def steps(table: np.ndarray, axis: int) -> np.ndarray:
-    """Differences between neighbours of a table of numbers; equal ones, infinities included, differ by 0."""
-    after, before = (np.moveaxis(np.moveaxis(table, axis, 0)[k], 0, axis) for k in (slice(1, None), slice(None, -1)))
-    with np.errstate(invalid="ignore"):
-        return np.where(after == before, 0, after - before)
-
-
-def core_of(node: Node) -> int:
-    """The core that executes a node: that of its first instruction."""
-    return next((i.core for i in instructions([node])), EVERY_CORE)
 
 
 def instructions(nodes: Sequence[Node]) -> Iterator[Instruction]:

@@ -2,8 +2,9 @@
 
 The list is turned into tokens (everything of an instruction but its numbers).  Repeatedly the smallest period p with
 runs of equal blocks of p nodes folds into `Repeat(n, block)`, whose numbers become tables with one axis for each
-enclosing repeat; then again from p = 1, until nothing folds.  It knows nothing of Python loops or instructions, and
-`unroll(roll(p)) == p`.
+enclosing repeat; then again from p = 1, until nothing folds.  Blocks that differ only in how often the repeats in them
+turn fold too where those counts are an arithmetic progression (causal attention): the inner repeat becomes *ragged*.
+It knows nothing of Python loops or instructions, and `unroll(roll(p)) == p`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from nkijax.program import Instruction, Leaf, Loop, LoopLeaf, Node, Program, Repeat, steps
+from nkijax.program import Instruction, Leaf, Loop, LoopLeaf, Node, Program, Repeat, view_token
+from nkijax.tables import mapped, nested, steps
+from nkijax.view import View
 
 MAX_PERIOD = 4096  # the longest block that is looked for, in nodes
+MIN_RAGGED = 3  # turns that make a progression of counts
 
 
 def roll(program: Program) -> Program:
     """The same program with its repetition folded, in loop bodies too."""
-    roller = _Roller(program.zeros)
-    nodes = _split(roller.fold([roller.leaf(n) for n in program.body]), 0)
-    return replace(program, body=tuple(_settle(n) for n in nodes))
+    nodes, _ = _Roller(program.zeros).fold(program.body)
+    return replace(program, body=tuple(_settle(n) for n in _split(nodes, 0)))
 
 
 def unroll(program: Program) -> Program:
@@ -31,81 +34,143 @@ def unroll(program: Program) -> Program:
 
 
 class _Roller:
-    """Interns tokens as small ints, of instructions and of folded blocks alike."""
+    """Interns tokens as small ints, of instructions and of folded blocks alike.
+
+    While they are folded, nodes stand beside their tokens: `fold` takes a flat list and gives a folded one, and both.
+    """
 
     def __init__(self, zeros: frozenset[int]) -> None:
         self._zeros = zeros
         self._ids: dict[object, int] = {}
-        self._keys: dict[int, int] = {}  # id(node) → token of a folded node; leaves carry theirs
-        self._alive: list[Node] = []
+        self._views: dict[int, int] = {}  # by id: most views serve in many instructions, which keep them alive
 
     def _intern(self, key: object) -> int:
         return self._ids.setdefault(key, len(self._ids))
 
-    def leaf(self, node: Node) -> Node:
-        """An instruction or loop of the flat program with its numbers beside it."""
+    def _view(self, view: View) -> int:
+        found = self._views.get(id(view))
+        if found is None:
+            found = self._views[id(view)] = self._intern((view_token(view), view.buffer.index in self._zeros))
+        return found
+
+    def _open(self, node: Node) -> tuple[Node, int]:
+        """A node of the flat program and its token; a loop with its body folded."""
         if isinstance(node, Instruction):
-            out: Node = Leaf(node, np.array(node.numbers(), dtype=np.float64))
-            views = (*node.reads(), *node.writes())
-            zero = tuple(v.buffer.index in self._zeros for v in views)
-            moves = any(v.dynamic for v in views)  # run-time errors name the line
-            key = self._intern((node.token(), zero, node.site if moves else ""))
-        elif isinstance(node, Loop):
-            body = tuple(self.fold([self.leaf(n) for n in node.body]))
-            out = LoopLeaf(node, np.array(node.numbers(), dtype=np.float64), body)
-            key = self._intern((node.token(), tuple(self.key(n) for n in body)))
-        else:
+            moves = any(v.dynamic is not None for v in node.operands())  # run-time errors name the line
+            return node, self._intern((node.token(self._view), node.site if moves else ""))
+        if not isinstance(node, Loop):
             raise TypeError(f"roll takes a flat program, got {type(node).__name__}")
-        return self._remember(out, key)
+        body, keys = self.fold(node.body)
+        leaf = LoopLeaf(node, np.array(node.numbers(), dtype=np.float64), tuple(body))
+        return leaf, self._intern((node.token(self._view), tuple(keys)))
 
-    def _remember(self, node: Node, key: int) -> Node:
-        self._keys[id(node)] = key
-        self._alive.append(node)  # ids must not be reused
-        return node
-
-    def key(self, node: Node) -> int:
-        return self._keys[id(node)]
-
-    def fold(self, nodes: list[Node]) -> list[Node]:
+    def fold(self, flat: Sequence[Node]) -> tuple[list[Node], list[int]]:
         """Fold runs until none is left."""
-        keys = np.array([self.key(n) for n in nodes], dtype=np.int64)
+        opened = [self._open(n) for n in flat]
+        nodes = [n for n, _ in opened]
+        keys = np.array([(k, k) for _, k in opened], dtype=np.int64).reshape(-1, 2)  # (all, all but counts)
         period = 1
         while period <= min(MAX_PERIOD, len(nodes) // 2):
-            runs = _runs(keys, period)
+            runs = _runs(nodes, keys[:, 0], period) or _ragged(nodes, _runs(nodes, keys[:, 1], period), period)
             if not runs:
                 period += 1
                 continue
             out: list[Node] = []
+            tokens: list[np.ndarray] = []
             position = 0
             for start, count in runs:
-                out += nodes[position:start]
-                block = [nodes[start + i * period : start + (i + 1) * period] for i in range(count)]
-                body = tuple(self._stack(turns) for turns in zip(*block, strict=True))
-                key = self._intern(("repeat", count, tuple(self.key(n) for n in body)))
-                out.append(self._remember(Repeat(count, body), key))
-                position = start + count * period
-            nodes = out + nodes[position:]
-            keys = np.array([self.key(n) for n in nodes], dtype=np.int64)
+                end = start + count * period
+                body = tuple(_stack(nodes[start + i : end : period]) for i in range(period))
+                out += [*nodes[position:start], Repeat(count, body)]
+                tokens += [keys[position:start], self._repeat(count, body, keys[start : start + period])]
+                position = end
+            nodes, keys = out + nodes[position:], np.concatenate([*tokens, keys[position:]])
             period = 1
-        return nodes
+        return [_leaf(n) for n in nodes], keys[:, 0].tolist()
 
-    def _stack(self, turns: Sequence[Node]) -> Node:
-        """Equal nodes of every turn as one, their numbers stacked along a new leading axis."""
-        first = turns[0]
-        if isinstance(first, Leaf):
-            new: Node = Leaf(first.instruction, np.stack([t.numbers for t in turns]))  # type: ignore[union-attr]
-        elif isinstance(first, LoopLeaf):
-            bodies = zip(*(t.body for t in turns), strict=True)  # type: ignore[union-attr]
-            numbers = np.stack([t.numbers for t in turns])  # type: ignore[union-attr]
-            new = LoopLeaf(first.loop, numbers, tuple(self._stack(b) for b in bodies))
-        else:
-            assert isinstance(first, Repeat)
-            bodies = zip(*(t.body for t in turns), strict=True)  # type: ignore[union-attr]
-            new = Repeat(first.count, tuple(self._stack(b) for b in bodies))
-        return self._remember(new, self.key(first))
+    def _repeat(self, count: int, body: Sequence[Node], keys: np.ndarray) -> np.ndarray:
+        """The tokens of a folded block, from those of its first turn."""
+        ragged = tuple(c.tobytes() for c in _counts(body))
+        exact = self._intern(("repeat", count, ragged, tuple(keys[:, 0].tolist())))
+        loose = exact if ragged else self._intern(("repeat", tuple(keys[:, 1].tolist())))
+        return np.array([[exact, loose]])
 
 
-def _runs(keys: np.ndarray, period: int) -> list[tuple[int, int]]:
+def _counts(nodes: Sequence[Node]) -> Iterator[np.ndarray]:
+    """The counts of the ragged repeats among and in `nodes`."""
+    for node in nodes:
+        if isinstance(node, Repeat) and node.counts is not None:
+            yield node.counts
+        if isinstance(node, Repeat | LoopLeaf):
+            yield from _counts(node.body)
+
+
+def _turns(node: Node) -> list[int]:
+    """The counts of a node and of the repeats in it."""
+    below = [n for b in node.body for n in _turns(b)] if isinstance(node, Repeat | LoopLeaf) else []
+    return [node.count, *below] if isinstance(node, Repeat) else below
+
+
+def _ragged(nodes: Sequence[Node], runs: list[tuple[int, int]], period: int) -> list[tuple[int, int]]:
+    """The parts of runs whose repeats' counts grow, or shrink, by the same numbers from turn to turn."""
+    out = []
+    for start, count in runs:
+        blocks = [nodes[start + i * period : start + (i + 1) * period] for i in range(count)]
+        moves = np.diff([[n for node in block for n in _turns(node)] for block in blocks], axis=0)
+        first = 0
+        while first < len(moves):
+            last = first + 1
+            while last < len(moves) and (moves[last] == moves[first]).all():
+                last += 1
+            if last - first >= MIN_RAGGED - 1 and moves[first].any():
+                out.append((start + first * period, last - first + 1))
+                last += 1  # a turn belongs to one run
+            first = last
+    return out
+
+
+def _leaf(node: Node) -> Node:
+    """An instruction with its numbers beside it."""
+    return Leaf(node, np.array(node.numbers(), dtype=np.float64)) if isinstance(node, Instruction) else node
+
+
+def _stack(turns: Sequence[Node], around: tuple[int, ...] = ()) -> Node:
+    """Equal nodes of every turn as one, their numbers stacked along a new leading axis.
+
+    `around` are the counts of the repeats between the turns and these nodes.
+    """
+    first = turns[0]
+    if isinstance(first, Instruction):
+        return Leaf(first, np.array([t.numbers() for t in turns], dtype=np.float64))  # type: ignore[union-attr]
+    if isinstance(first, Leaf):
+        return Leaf(first.instruction, np.stack([t.numbers for t in turns]))  # type: ignore[union-attr]
+    if isinstance(first, LoopLeaf):
+        bodies = zip(*(t.body for t in turns), strict=True)  # type: ignore[union-attr]
+        numbers = np.stack([t.numbers for t in turns])  # type: ignore[union-attr]
+        return LoopLeaf(first.loop, numbers, tuple(_stack(b, around) for b in bodies))
+    assert isinstance(first, Repeat)
+    counts = [t.count for t in turns]  # type: ignore[union-attr]
+    most = max(counts)
+    bodies = zip(*([_padded(n, len(around), most) for n in t.body] for t in turns), strict=True)  # type: ignore[union-attr]
+    table = None
+    if first.counts is not None:
+        table = np.stack([t.counts for t in turns])  # type: ignore[union-attr]
+    elif min(counts) < most:
+        table = np.array(np.broadcast_to(np.reshape(counts, (-1, *(1,) * len(around))), (len(turns), *around)))
+    return Repeat(most, tuple(_stack(b, (*around, most)) for b in bodies), table)
+
+
+def _padded(node: Node, axis: int, count: int) -> Node:
+    """The node with one axis of its tables lengthened to `count` by its last entry."""
+
+    def pad(table: np.ndarray) -> np.ndarray:
+        width = [(0, count - table.shape[axis] if k == axis else 0) for k in range(table.ndim)]
+        return np.pad(table, width, mode="edge")
+
+    return mapped(node, pad)
+
+
+def _runs(nodes: Sequence[Node], keys: np.ndarray, period: int) -> list[tuple[int, int]]:
     """(start, count ≥ 2) of the non-overlapping runs of equal blocks of `period` keys."""
     equal = keys[:-period] == keys[period:]
     if not equal.any():
@@ -114,11 +179,42 @@ def _runs(keys: np.ndarray, period: int) -> list[tuple[int, int]]:
     runs, free = [], 0
     for start, end in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
         start = max(int(start), free)
-        count = (int(end) + period - start) // period
+        count, rest = divmod(int(end) + period - start, period)
         if count >= 2:
+            start += _turn_start(nodes[start : start + rest + period + period], period, rest) if rest else 0
             runs.append((start, count))
             free = start + count * period
     return runs
+
+
+def _turn_start(nodes: Sequence[Node], period: int, rest: int) -> int:
+    """Which of the first `rest` + 1 nodes begins a turn: the one whose turns have the fewest buffers in common."""
+    first, last = {}, {}
+    for k, node in enumerate(nodes):
+        for buffer in _buffers(node):
+            first.setdefault(buffer, k)
+            last[buffer] = k
+    crossed = np.zeros(len(nodes) + 2, dtype=np.int64)
+    for buffer, k in first.items():  # boundaries k + 1 to last
+        crossed[k + 1] += 1
+        crossed[last[buffer] + 1] -= 1
+    return int(np.cumsum(crossed)[period : period + rest + 1].argmin())
+
+
+def _buffers(node: Node) -> set[int]:
+    """The indices of the buffers that a node uses."""
+    if isinstance(node, Instruction):
+        return {v.buffer.index for v in (*node.reads(), *node.writes())}
+    if not isinstance(node, Leaf):
+        return {b for n in node.body for b in _buffers(n)}
+    columns: list[bool] = []  # of the numbers: whether each is the index of a buffer
+
+    def view(v: View) -> View:
+        columns.extend([True, False] if v.dynamic is None else [True, False, True, False])
+        return v
+
+    node.instruction.rebind(view, lambda number: columns.append(False) or number)
+    return set(np.unique(node.numbers[..., np.flatnonzero(columns)]).astype(int).tolist())
 
 
 def _split(nodes: Sequence[Node], depth: int) -> list[Node]:
@@ -129,13 +225,11 @@ def _split(nodes: Sequence[Node], depth: int) -> list[Node]:
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Repeat):
-            inner = _inner_count(node, depth)
+            inner = 1 if node.counts is not None else _inner_count(node, depth)
             if inner > 1:
-                shape = (node.count // inner, inner)
-                body = tuple(_reshape(n, depth, shape) for n in node.body)
-                out += _split([Repeat(shape[0], (Repeat(inner, body),))], depth)
+                out += _split([nested(node, depth, inner)], depth)
             else:
-                out.append(Repeat(node.count, tuple(_split(node.body, depth + 1))))
+                out.append(Repeat(node.count, tuple(_split(node.body, depth + 1)), node.counts))
         elif isinstance(node, LoopLeaf):
             out.append(LoopLeaf(node.loop, node.numbers, tuple(_split(node.body, depth))))
         else:
@@ -167,20 +261,10 @@ def _tables(nodes: Sequence[Node]) -> Iterator[np.ndarray]:
     for node in nodes:
         if isinstance(node, Leaf | LoopLeaf):
             yield node.numbers
+        elif isinstance(node, Repeat) and node.counts is not None:
+            yield node.counts[..., None]
         if isinstance(node, Repeat | LoopLeaf):
             yield from _tables(node.body)
-
-
-def _reshape(node: Node, axis: int, shape: tuple[int, int]) -> Node:
-    """The node with one axis of its numbers split in two."""
-    if isinstance(node, Repeat):
-        return Repeat(node.count, tuple(_reshape(n, axis, shape) for n in node.body))
-    assert isinstance(node, Leaf | LoopLeaf)
-    old = node.numbers.shape
-    numbers = node.numbers.reshape(*old[:axis], *shape, *old[axis + 1 :])
-    if isinstance(node, Leaf):
-        return Leaf(node.instruction, numbers)
-    return LoopLeaf(node.loop, numbers, tuple(_reshape(n, axis, shape) for n in node.body))
 
 
 def _settle(node: Node) -> Node:
@@ -196,7 +280,7 @@ def _flat(nodes: Sequence[Node], turn: tuple[int, ...], buffers) -> list[Node]:
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Repeat):
-            for i in range(node.count):
+            for i in range(node.count if node.counts is None else int(node.counts[turn])):
                 out += _flat(node.body, (*turn, i), buffers)
         elif isinstance(node, Leaf):
             out.append(node.instruction.with_numbers(node.numbers[turn].tolist(), buffers))

@@ -53,10 +53,16 @@ class Job:
     bytes: int = 0
     hbm_read_bytes: int = 0
     hbm_written_bytes: int = 0
+    core: int = 0
 
     @property
     def is_dma(self) -> bool:
         return self.lane in RINGS
+
+    @property
+    def order(self) -> str:
+        """`lane` of its core."""
+        return self.lane if self.core == 0 else f"core {self.core} {self.lane}"
 
 
 def job(instruction: Instruction, target: Target, regions: Regions) -> Job:
@@ -140,6 +146,7 @@ class Claims:
     free_bytes: Mapping[Memory, int]
     born: Mapping[int, Sequence[Key]] = field(default_factory=dict)
     dead: Mapping[int, Sequence[Key]] = field(default_factory=dict)
+    homes: Mapping[Buffer, int] = field(default_factory=dict)  # the core of each buffer that is not core 0's
 
 
 def partition_bytes(buffer: Buffer) -> int:
@@ -247,32 +254,45 @@ class _Rings:
 
 
 class _Run:
-    """The times of linked jobs.  Only DMA arrivals and ends are events: all other times follow from them at once."""
+    """The times of linked jobs.  Only DMA arrivals and ends are events: all other times follow from them at once.
 
-    def __init__(self, jobs: Sequence[Job], after: list[list[int]], missing: list[int], behind: list[int]) -> None:
+    Each core has engines, rings and a bandwidth of its own.  `partners` start together.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        partners: Mapping[int, int],
+        after: list[list[int]],
+        missing: list[int],
+        behind: list[int],
+    ) -> None:
         self._jobs, self._after, self._missing, self._behind = jobs, after, missing, behind
+        self._partners, self._waiting = partners, set[int]()
         count = len(jobs)
         self._start = [0.0] * count  # the earliest issue, by what is known so far
         self._ready = [k for k in range(count) if missing[k] == 0]
-        self._last: dict[Engine, float] = {}  # the last token of each engine
+        self._last: dict[tuple[int, Engine], float] = {}  # the last token of each engine
         self._arrivals: list[tuple[float, bool, int]] = []  # (time, whether it may enter its ring then, node)
-        self._next_static = 0.0
-        self._rings = _Rings()
+        self._rings = {core: _Rings() for core in sorted({0, *(made.core for made in jobs)})}
+        self._next_static = dict.fromkeys(self._rings, 0.0)
         self._issued, self._free, self._done = [0.0] * count, [0.0] * count, [0.0] * count
 
     def run(self, dma_issue_us: float) -> Timing:
-        arrivals, rings, jobs = self._arrivals, self._rings, self._jobs
+        arrivals, jobs = self._arrivals, self._jobs
         while True:
             while self._ready:
-                self._issue(self._ready.pop())
+                self._meet(self._ready.pop())
+            rings = min(self._rings.values(), key=_Rings.next_us)
             end = rings.next_us()
             if arrivals and arrivals[0][0] <= end:
                 now, enters, node = heappop(arrivals)
+                core = jobs[node].core
                 if enters:
-                    rings.enter(now, jobs[node].lane, node, jobs[node].flow_us)
+                    self._rings[core].enter(now, jobs[node].lane, node, jobs[node].flow_us)
                 else:
-                    now = max(now, self._next_static)
-                    self._next_static = now + dma_issue_us
+                    now = max(now, self._next_static[core])
+                    self._next_static[core] = now + dma_issue_us
                     heappush(arrivals, (now, True, node))
             elif end < math.inf:
                 now, node = rings.finish()
@@ -280,7 +300,20 @@ class _Run:
             else:
                 break
         end = max(max(self._done, default=0.0), max(self._free, default=0.0))
-        return Timing(self._issued, self._free, self._done, rings.flow, end)
+        flow = {node: span for rings in self._rings.values() for node, span in rings.flow.items()}
+        return Timing(self._issued, self._free, self._done, flow, end)
+
+    def _meet(self, node: int) -> None:
+        """Issue a node that is ready; one with a partner when that is ready, too."""
+        other = self._partners.get(node)
+        if other is None:
+            self._issue(node)
+        elif other in self._waiting:
+            self._start[node] = self._start[other] = max(self._start[node], self._start[other])
+            self._issue(other)
+            self._issue(node)
+        else:
+            self._waiting.add(node)
 
     def _release(self, node: int, now: float) -> None:
         self._start[node] = max(self._start[node], now)
@@ -297,7 +330,8 @@ class _Run:
         if made.is_dma:
             heappush(self._arrivals, (free + made.start_us, made.lane == SOFTWARE, node))
         else:
-            self._last[made.engine] = token = max(now + made.token_us, self._last.get(made.engine, 0.0))
+            queue = made.core, made.engine
+            self._last[queue] = token = max(now + made.token_us, self._last.get(queue, 0.0))
             self._complete(node, token)
 
     def _complete(self, node: int, now: float) -> None:
@@ -314,12 +348,14 @@ def simulate(
     claims: Claims,
     target: Target,
     edges: Edges = _NO_EDGES,
+    partners: Mapping[int, int] | None = None,
 ) -> Timing:
     """The times of `jobs`, from empty queues at 0 us.
 
-    `turns` says which copy of an unrolled loop body each job is of, `depth` how many dynamic loops are open around it.
+    `turns` says which copy of an unrolled loop body each job is of, `depth` how many dynamic loops are open around it,
+    `partners` which job of the other core one starts together with.
     """
-    run = _Run(jobs, *_link(jobs, turns, Hazards(regions, depth), claims, edges))
+    run = _Run(jobs, partners or {}, *_link(jobs, turns, Hazards(regions, depth), claims, edges))
     return run.run(target.value("dma_issue_us"))
 
 
@@ -329,29 +365,34 @@ def _link(
     """For each job: who waits for it, for how many it waits, and who comes next on its engine (-1: none)."""
     after: list[list[int]] = [[] for _ in jobs]
     missing = [0] * len(jobs)
-    order = _Order(len(jobs))
-    space = {m: Space(claims.free_bytes[m]) for m in ON_CHIP}
+    orders = {core: _Order(len(jobs)) for core in {made.core for made in jobs}}
+    space = {(core, m): Space(claims.free_bytes[m]) for core in {0, *orders, *claims.homes.values()} for m in ON_CHIP}
     users: dict[Key, dict[str, int]] = {}
     seen: dict[tuple[int, int], int] = {}  # by instruction and turn
     for node, (made, turn) in enumerate(zip(jobs, turns, strict=True)):
-        waits, kept = hazards.visit(node, made.lane, made.reads, made.writes, turn)
+        lane = made.order
+        waits, kept = hazards.visit(node, lane, made.reads, made.writes, turn)
         if edges:
             before = (seen.get((producer, turn)) for producer in edges.get(id(made.instruction), ()))
             waits |= {k for k in before if k is not None}
             seen[id(made.instruction), turn] = node
         for buffer, _ in claims.born.get(node, ()):
-            for last in space[buffer.memory].take(partition_bytes(buffer)):
-                for lane, user in last.items():
-                    (kept if lane == made.lane else waits).add(user)
-        order.add(node, made, waits | kept if kept else waits)
+            for last in space[claims.homes.get(buffer, 0), buffer.memory].take(partition_bytes(buffer)):
+                for other, user in last.items():
+                    (kept if other == lane else waits).add(user)
+        orders[made.core].add(node, made, waits | kept if kept else waits)
         for k in waits:
             after[k].append(node)
         missing[node] = len(waits)
         for buffer in made.buffers:
-            users.setdefault((buffer, turn), {})[made.lane] = node
+            users.setdefault((buffer, turn), {})[lane] = node
         for key in claims.dead.get(node, ()):
-            space[key[0].memory].give(partition_bytes(key[0]), users.get(key, {}))
-    order.flush()
-    for k, first in enumerate(order.first):
-        missing[k] += not first
-    return after, missing, order.next
+            home = claims.homes.get(key[0], 0)
+            space[home, key[0].memory].give(partition_bytes(key[0]), users.get(key, {}))
+    behind = [-1] * len(jobs)
+    for order in orders.values():
+        order.flush()
+    for k, made in enumerate(jobs):
+        missing[k] += not orders[made.core].first[k]
+        behind[k] = orders[made.core].next[k]
+    return after, missing, behind

@@ -26,7 +26,8 @@ class Access:
     """One operand of one node: a view whose buffer and offset vary over the repeats of `path`.
 
     `buffers` and `offsets` have one axis for each `Repeat` of the path.  After `Layout` is made, `family` is the
-    storage and `table` the offsets into it, in elements of the view's dtype.
+    storage and `table` the offsets into it, in elements of the view's dtype; turns that a ragged repeat leaves out have
+    entries that go on like those before.
     """
 
     view: View
@@ -44,6 +45,15 @@ class Access:
     @property
     def repeats(self) -> tuple[Repeat, ...]:
         return tuple(n for n in self.path if isinstance(n, Repeat))
+
+    def runs(self) -> np.ndarray:
+        """Of every turn of the repeats, whether it takes place."""
+        out = np.ones(self.buffers.shape, dtype=bool)
+        for k, repeat in enumerate(self.repeats):
+            if repeat.counts is not None:
+                inside = np.arange(repeat.count) < repeat.counts[..., None]
+                out &= inside.reshape(*inside.shape, *(1,) * (out.ndim - k - 1))
+        return out
 
 
 @dataclass(eq=False)
@@ -109,11 +119,28 @@ def layout(program: Program) -> Layout:
     for a in accesses:
         a.family = families[int(a.buffers.flat[0])]
         a.family.accesses.append(a)
-        a.table = np.asarray(slot[a.buffers] * a.view.storage_size + a.offsets)
+        a.table = _completed(a, np.asarray(slot[a.buffers] * a.view.storage_size + a.offsets))
     for index in (*(b.index for b in program.arguments), *(v.buffer.index for v in program.outputs)):
         if index not in families:
             families[index] = Family(program.buffers[index], 1, (), (index,))
     return Layout(bound, families, slot, inside)
+
+
+def _completed(a: Access, table: np.ndarray) -> np.ndarray:
+    """The table with the turns that ragged repeats leave out set as in the turn of the repeats around that has most."""
+    out = table
+    for repeat in a.repeats:
+        if repeat.counts is None:
+            continue
+        rows = out.reshape(repeat.counts.size, repeat.count, -1)
+        counts = repeat.counts.reshape(-1)
+        last = counts[:, None, None] - 1
+        full = rows[int(counts.argmax())]
+        turn = np.arange(repeat.count)[:, None]
+        beyond = np.take_along_axis(rows, last, 1) + full - full[last[:, :, 0]]
+        out = np.where(turn <= last, rows, beyond).reshape(table.shape)
+    inside = out.min() >= 0 and out.max() + a.view.extent < a.family.slots * a.view.storage_size
+    return out if inside else table
 
 
 def _walk(nodes: Sequence[Node], path: Path) -> Iterator[tuple[Node, Path]]:
@@ -162,7 +189,7 @@ def _bind(node: Node, path: Path) -> Bound:
         name = names[id(v)]
         reads, writes = roles[name]
         inner = path
-        if name == "condition" and isinstance(node, Loop | LoopLeaf):  # a loop's body returns it
+        if name.startswith("condition") and isinstance(node, Loop | LoopLeaf):  # a loop's body returns it
             inner = (*path, node)
         access = Access(v, inner, buffers, offsets, reads, writes, record, name)
         if index is not None and v.dynamic:
@@ -229,7 +256,8 @@ class _Homes:
         shared = np.full(n, depth, dtype=np.int64)
         ends = {*(b.index for b in program.arguments), *program.constants, *(v.buffer.index for v in program.outputs)}
         for a in accesses:
-            ids = a.buffers.ravel()
+            runs = a.runs()
+            ids = a.buffers[runs]
             present = np.unique(ids)
             np.minimum.at(shared, present, len(a.path))
             for index in present.tolist():
@@ -238,6 +266,7 @@ class _Homes:
                 else:
                     shared[index] = min(shared[index], _agree(self.path[index], a.path))
             for j, turn in enumerate(_turns(a), start=1):
+                turn = turn.reshape(runs.shape)[runs]
                 np.minimum.at(self._low[j], ids, turn)
                 np.maximum.at(self._high[j], ids, turn)
         self.used = set(self.path)

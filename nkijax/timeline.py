@@ -2,18 +2,20 @@
 
 A dynamic loop is a barrier in its surroundings, and each of its iterations starts from empty queues and ends with an
 all-engine barrier: trips × (body + barrier).  A loop inside a loop has its average number of trips.
+Two cores run side by side, wait for each other where they meet, and take the iterations of their loops together.
 Source of the barrier: aws-neuron-sdk issue 1411.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
+from nkijax.cores import side_by_side
 from nkijax.hazards import Regions
 from nkijax.machine import Engine, Memory
-from nkijax.program import Instruction, Loop, Node, Program
+from nkijax.program import EVERY_CORE, Instruction, Loop, Node, Program
 from nkijax.schedule import ON_CHIP, RINGS, Claims, Job, Key, Timing, job, partition_bytes, simulate
 from nkijax.view import Buffer
 
@@ -100,33 +102,46 @@ class Model:
 
     def __init__(self, program: Program, trips: Sequence[int]) -> None:
         self.target = program.target
+        self._cores = program.cores
         self._trips = [int(n) for n in trips]
         self._regions = Regions()
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, tuple[Job, ...]] = {}  # of an instruction: one of each core that executes it
+        self._homes: dict[Buffer, int] = {}  # the core of a buffer on chip
         self._outer: dict[int, tuple[Buffer, ...]] = {}  # buffers on chip of a loop that are not its body's own
         self._loops: dict[int, LoopRun] = {}
         self._edges: dict[int, list[int]] = {}
         for consumer, producer in program.edges:
             self._edges.setdefault(id(consumer), []).append(id(producer))
-        self._collect(program.body, 0)
-        self.main = self._time(program.body, 0, 1, ())
+        body = side_by_side(program.body, program.cores) if program.cores > 1 else program.body
+        self._collect(body, 0)
+        self.main = self._time(body, 0, 1, ())
 
     def _collect(self, nodes: Sequence[Node], depth: int) -> None:
         for node in nodes:
             if isinstance(node, Loop):
-                self._regions.of(node.register, True)
+                for register in (node.register, *node.registers):
+                    self._regions.of(register, True)
                 if not 0 <= int(node.ident) < len(self._trips):
                     raise ValueError(f"trips: no trip count for loop {int(node.ident)} at {node.site}")
                 self._collect(node.body, depth + 1)
                 used = (b for inner in node.body for b in self._buffers(inner) if b.depth <= depth)
                 self._outer[id(node)] = tuple(dict.fromkeys(used))
             elif isinstance(node, Instruction):
-                self._jobs[id(node)] = job(node, self.target, self._regions)
+                self._jobs[id(node)] = self._jobs_of(node)
             else:
                 raise TypeError(f"cost: takes an unrolled program, got a {type(node).__name__}")
 
+    def _jobs_of(self, instruction: Instruction) -> tuple[Job, ...]:
+        made = job(instruction, self.target, self._regions)
+        if self._cores == 1:
+            return (made,)
+        if instruction.core != EVERY_CORE:
+            self._homes.update(dict.fromkeys(made.buffers, instruction.core))
+            return (replace(made, core=instruction.core),)
+        return (made, *(replace(made, core=k, reads=(), writes=(), buffers=()) for k in range(1, self._cores)))
+
     def _buffers(self, node: Node) -> tuple[Buffer, ...]:
-        return self._outer[id(node)] if isinstance(node, Loop) else self._jobs[id(node)].buffers
+        return self._outer[id(node)] if isinstance(node, Loop) else self._jobs[id(node)][0].buffers
 
     def unrolled_us(self, run: LoopRun, copies: int) -> float:
         """One iteration of a loop, in us, if its body held `copies` of itself before the barrier."""
@@ -138,7 +153,14 @@ class Model:
         """The times of `nodes`, which `depth` dynamic loops surround and which execute `runs` times in all."""
         steps = [(node, turn) for turn in range(copies) for node in nodes]
         lives = self._lives(steps, depth)
-        census = _Census(lives, len(steps), outside)
+        censuses = [
+            _Census(
+                {key: life for key, life in lives.items() if self._homes.get(key[0], 0) == core},
+                len(steps),
+                [b for b in outside if self._homes.get(b, 0) == core],
+            )
+            for core in range(self._cores)
+        ]
         pieces: list[tuple[float, Stretch | LoopRun]] = []
         now, first = 0.0, 0
 
@@ -150,13 +172,16 @@ class Model:
         for p, (node, _) in enumerate(steps):
             if isinstance(node, Loop):
                 if p > first:
-                    add(self._stretch(steps[first:p], first, depth, census))
-                add(self._loop(node, depth, runs, census.alive_at(p)))
+                    add(self._stretch(steps[first:p], first, depth, censuses))
+                add(self._loop(node, depth, runs, tuple(b for census in censuses for b in census.alive_at(p))))
                 first = p + 1
         if len(steps) > first:
-            add(self._stretch(steps[first:], first, depth, census))
+            add(self._stretch(steps[first:], first, depth, censuses))
         inner = [piece.body.peaks for _, piece in pieces if isinstance(piece, LoopRun)]
-        peaks = {m: max([census.peak(m), *(p[m] for p in inner)], key=lambda p: p.bytes) for m in ON_CHIP}
+        peaks = {
+            m: max([*(census.peak(m) for census in censuses), *(p[m] for p in inner)], key=lambda p: p.bytes)
+            for m in ON_CHIP
+        }
         return Timed(tuple(pieces), now, peaks)
 
     def _lives(self, steps: Sequence[tuple[Node, int]], depth: int) -> dict[Key, tuple[int, int]]:
@@ -169,16 +194,27 @@ class Model:
                     lives[key] = (lives[key][0] if key in lives else p, p)
         return lives
 
-    def _stretch(self, steps: Sequence[tuple[Node, int]], first: int, depth: int, census: _Census) -> Stretch:
-        jobs = [self._jobs[id(node)] for node, _ in steps]
+    def _stretch(
+        self, steps: Sequence[tuple[Node, int]], first: int, depth: int, censuses: Sequence[_Census]
+    ) -> Stretch:
+        jobs: list[Job] = []
+        turns: list[int] = []
+        born: dict[int, list[Key]] = {}
+        dead: dict[int, list[Key]] = {}
+        for k, (node, turn) in enumerate(steps, first):
+            for census in censuses:
+                if k in census.born:
+                    born.setdefault(len(jobs), []).extend(census.born[k])
+                if k in census.dead:
+                    dead.setdefault(len(jobs), []).extend(census.dead[k])
+            jobs += self._jobs[id(node)]
+            turns += [turn] * len(self._jobs[id(node)])
         capacity = {Memory.sbuf: self.target.sbuf_partition_bytes, Memory.psum: self.target.psum_partition_bytes}
-        claims = Claims(
-            {m: capacity[m] - census.alive_bytes(m, first) for m in ON_CHIP},
-            born={k: census.born[first + k] for k in range(len(steps)) if first + k in census.born},
-            dead={k: census.dead[first + k] for k in range(len(steps)) if first + k in census.dead},
-        )
-        turns = [turn for _, turn in steps]
-        return Stretch(tuple(jobs), simulate(jobs, turns, self._regions, depth, claims, self.target, self._edges))
+        free = {m: capacity[m] - max(census.alive_bytes(m, first) for census in censuses) for m in ON_CHIP}
+        claims = Claims(free, born, dead, self._homes)
+        partners = _partners(jobs) if self._cores > 1 else {}
+        timing = simulate(jobs, turns, self._regions, depth, claims, self.target, self._edges, partners)
+        return Stretch(tuple(jobs), timing)
 
     def _loop(self, loop: Loop, depth: int, runs: int, outside: tuple[Buffer, ...]) -> LoopRun:
         run = self._loops.get(id(loop))
@@ -191,10 +227,21 @@ class Model:
         return run
 
 
+def _partners(jobs: Sequence[Job]) -> dict[int, int]:
+    """The jobs of two cores that start together, each with the other: neighbours, as programs are joined."""
+    found: dict[int, int] = {}
+    for k, (a, b) in enumerate(pairwise(jobs)):
+        meets = a.instruction.meets()
+        same = a.instruction is b.instruction or (meets is not None and meets == b.instruction.meets())
+        if a.core != b.core and same and k not in found:
+            found |= {k: k + 1, k + 1: k}
+    return found
+
+
 class _Census:
     """Who is alive at which step: the buffers of these steps, and those from `outside` all the time."""
 
-    def __init__(self, lives: dict[Key, tuple[int, int]], count: int, outside: tuple[Buffer, ...]) -> None:
+    def __init__(self, lives: dict[Key, tuple[int, int]], count: int, outside: Sequence[Buffer]) -> None:
         self._lives, self._outside = lives, outside
         self.born: dict[int, list[Key]] = {}
         self.dead: dict[int, list[Key]] = {}
@@ -236,6 +283,7 @@ class Row:
     end_us: float
     done_us: float
     bytes: int = 0
+    core: int = 0
 
 
 def schedule(program: Program, trips: Sequence[int]) -> list[Row]:
@@ -278,16 +326,20 @@ def _spell_stretch(stretch: Stretch, origin: float, put: Callable[[Row], None]) 
         start, end, done = origin + timing.issue_us[k], origin + timing.free_us[k], origin + timing.done_us[k]
         if made.is_dma:
             first, last = timing.flow_us[k]
-            put(Row(made.engine.name, f"trigger {name}", inst.site, start, end, end))
-            put(Row(made.lane, name, inst.site, origin + first, origin + last, done, made.bytes))
+            put(Row(made.engine.name, f"trigger {name}", inst.site, start, end, end, core=made.core))
+            put(Row(made.lane, name, inst.site, origin + first, origin + last, done, made.bytes, made.core))
         else:
-            put(Row(made.engine.name, name, inst.site, start, end, done))
+            put(Row(made.engine.name, name, inst.site, start, end, done, core=made.core))
 
 
 def chrome_trace(rows: Sequence[Row]) -> dict:
-    """A trace of rows for chrome://tracing or Perfetto, ready for `json.dump`; times in us, rounded to ns."""
+    """A trace of rows for chrome://tracing or Perfetto, ready for `json.dump`; times in us, rounded to ns.
+
+    Each core is a process.
+    """
     events: list[dict] = [
-        {"ph": "M", "pid": 0, "tid": tid, "name": "thread_name", "args": {"name": lane}}
+        {"ph": "M", "pid": core, "tid": tid, "name": "thread_name", "args": {"name": lane}}
+        for core in sorted({0, *(row.core for row in rows)})
         for tid, lane in enumerate(LANES)
     ]
     for row in rows:
@@ -296,5 +348,5 @@ def chrome_trace(rows: Sequence[Row]) -> dict:
         if row.bytes:
             args["bytes"] = row.bytes
         tid, dur = LANES.index(row.lane), round(end - start, 3)
-        events.append({"ph": "X", "pid": 0, "tid": tid, "name": row.name, "ts": start, "dur": dur, "args": args})
+        events.append({"ph": "X", "pid": row.core, "tid": tid, "name": row.name, "ts": start, "dur": dur, "args": args})
     return {"traceEvents": events, "displayTimeUnit": "ns"}

@@ -47,6 +47,7 @@ class Recorder:
         self.name, self.target, self.executor = name, target, executor
         self.programs, self.program_id, self.parallel = programs, 0, parallel
         self.grid: tuple[int, ...] = ()
+        self.strict = False
         self.mesh_axis: str | tuple[str, ...] | None = None
         self.buffers: list[Buffer] = []
         self.arguments: list[Buffer] = []
@@ -62,7 +63,7 @@ class Recorder:
         self._scopes: set[int] = {-1}
         self._sites: list[str] = []
         self._loop_cores: list[int] = []
-        self._site_cache: dict[tuple[object, int], str] = {}
+        self._site_cache: dict[tuple[int, int], tuple[str, object]] = {}
         self._frozen: set[Buffer] = set()
         self.ordered_after: Instruction | None = None  # what nl.no_reorder() keeps the next instruction behind
         self._touched: set[Buffer] = set()
@@ -123,11 +124,12 @@ class Recorder:
         frame = kernel_frame(2)
         if frame is None:
             return ""
-        key = (frame.f_code, frame.f_lasti)
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)  # hashing a code object takes longer than all the rest
         found = self._site_cache.get(key)
         if found is None:
-            found = self._site_cache[key] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        return found
+            found = self._site_cache[key] = (f"{code.co_filename}:{frame.f_lineno}", code)
+        return found[0]
 
     # ---- memory
 
@@ -145,8 +147,8 @@ class Recorder:
                     f"{dtype} where program 0 has {found.shape} {found.dtype}"
                 )
             return found
-        scope = self._open[-1].ident if self._open else -1
-        buffer = Buffer(len(self.buffers), tuple(shape), dtype, memory, name, len(self._open), scope, pinned or shared)
+        depth, scope = (len(self._open), self._open[-1].ident) if self._open and not shared else (0, -1)
+        buffer = Buffer(len(self.buffers), tuple(shape), dtype, memory, name, depth, scope, pinned or shared)
         self.buffers.append(buffer)
         if shared:
             self._shared.append(buffer)
@@ -255,7 +257,8 @@ class Recorder:
         body = self._bodies[-1]
         if self.executor is not None or not body or body[-1] is not last:
             return False
-        new = [v for v in instead.writes() if v not in last.writes()]
+        old = last.writes()
+        new = [v for v in instead.writes() if v not in old]
         if any(v.buffer in self._frozen or v.buffer.scope not in self._scopes for v in new):
             return False
         try:
@@ -281,12 +284,11 @@ class Recorder:
         return False
 
     def _on_core(self, instruction: Instruction) -> None:
-        """Note which core runs it; what waits for another core must be outside of dynamic loops."""
+        """Note which core runs it."""
         if self.parallel:
             object.__setattr__(instruction, "core", self.program_id)
-        if instruction.meets() is not None and (self._open or self.executor is not None):
-            where = "in eager mode" if self.executor is not None else "inside a dynamic loop"
-            raise Unsupported(f"{instruction.api}: cores that wait for each other {where} are not emulated")
+        if instruction.meets() is not None and self.executor is not None:
+            raise Unsupported(f"{instruction.api}: cores that wait for each other in eager mode are not emulated")
 
     def _dead(self, api: str, buffer: Buffer) -> KernelError:
         return KernelError(

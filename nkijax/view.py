@@ -360,8 +360,9 @@ class View:
             raise KernelError(f"ap indirect_dim: must be 0 with vector_offset, got {dim}")
         if index.size < self.shape[0]:
             raise KernelError(f"ap vector_offset: needs an index a row, got {index.size} for {self.shape[0]} rows")
-        if index.ndim != 2 or not dtypes.is_int(index.dtype):
+        if index.ndim == 1 or not dtypes.is_int(index.dtype):
             raise KernelError(f"ap vector_offset: must be an (n, 1) tile of integers, got {index.dtype} {index.shape}")
+        index = index.reshape((index.shape[0], -1))  # real kernels have (n, 1, 1) too
         if index.shape[1] == 1 and index.shape[0] > self.shape[0]:
             index = index.slice(0, 0, self.shape[0])
         stride = math.prod(base.shape[1:]) * own // dtypes.size(self.dtype)

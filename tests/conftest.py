@@ -1,8 +1,9 @@
-"""Strict JAX on the CPU for every test, and no deadline for hypothesis, since a first call compiles."""
+"""Strict JAX for every test, on the CPU by default, and no deadline for hypothesis, since a first call compiles."""
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or a GPU, where the user says so
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # nothing is left in the user's cache folder
 
 import hypothesis
 import jax
@@ -14,5 +15,5 @@ hypothesis.settings.register_profile("nkijax", deadline=None)
 hypothesis.settings.load_profile("nkijax")
 
 # What NKI users set must not reach a test that does not ask for it.
-for name in ("NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "NKI_SIMULATOR", "NKI_ARTIFACTS_DIR"):
+for name in ("NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "NKI_SIMULATOR", "NKI_ARTIFACTS_DIR", "NKIJAX_LOOPS"):
     os.environ.pop(name, None)

@@ -99,3 +99,143 @@ def gather(x, rows, skip=True):
     out = nl.ndarray((n, width), dtype=x.dtype, buffer=nl.shared_hbm)
     nisa.dma_copy(dst=out, src=t)
     return out
+
+
+@nki.jit
+def chains(x, c):
+    """Tile i, 16 rows, of each head of x (H, N, F): x = x · c[k] + c[k] for the tiles k <= i of c (N, F)."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tiles = []
+    for k in range(c.shape[0] // 16):
+        tiles.append(nl.ndarray((16, c.shape[1]), dtype=c.dtype, buffer=nl.sbuf))
+        nisa.dma_copy(dst=tiles[k], src=c[16 * k : 16 * k + 16])
+    for head in range(x.shape[0]):
+        for i in range(len(tiles)):
+            t = nl.ndarray((16, x.shape[2]), dtype=x.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=t, src=x[head, 16 * i : 16 * i + 16])
+            for k in range(i + 1):
+                product = nl.ndarray((16, x.shape[2]), dtype=x.dtype, buffer=nl.sbuf)
+                nisa.tensor_tensor(dst=product, data1=t, data2=tiles[k], op=nl.multiply)
+                nisa.tensor_tensor(dst=t, data1=product, data2=tiles[k], op=nl.add)
+            nisa.dma_copy(dst=out[head, 16 * i : 16 * i + 16], src=t)
+    return out
+
+
+class Softmax:
+    """The running softmax of M rows, and v (T, d) weighted by it: a flash attention's state, in SBUF."""
+
+    def __init__(self, rows, d):
+        self.high, self.total, self.shrink, self.low = (tile((rows, 1)) for _ in range(4))
+        self.out = tile((rows, d))
+        nisa.memset(dst=self.high, value=-1e30)
+        nisa.memset(dst=self.total, value=0.0)
+        nisa.memset(dst=self.out, value=0.0)
+
+    def add(self, scores, v):
+        """Take in scores (M, T) of T more keys, and their v (T, d)."""
+        rows, keys = scores.shape
+        here, mass, e = tile((rows, 1)), tile((rows, 1)), tile((rows, keys))
+        nisa.tensor_reduce(dst=here, op=nl.maximum, data=scores, axis=1)
+        nisa.tensor_tensor(dst=here, data1=here, data2=self.high, op=nl.maximum)
+        nisa.tensor_scalar(dst=self.low, data=here, op0=nl.multiply, operand0=-1.0)
+        nisa.activation(dst=self.shrink, op=nl.exp, data=self.high, bias=self.low)
+        nisa.tensor_copy(dst=self.high, src=here)
+        nisa.activation_reduce(dst=e, op=nl.exp, data=scores, bias=self.low, reduce_op=nl.add, reduce_res=mass)
+        for x, y in ((self.total, mass), (self.out, dot(transposed(e), v))):
+            nisa.scalar_tensor_tensor(dst=x, data=x, op0=nl.multiply, operand0=self.shrink, op1=nl.add, operand1=y)
+
+    def result(self):
+        inverse = tile(self.total.shape)
+        nisa.reciprocal(dst=inverse, data=self.total)
+        nisa.tensor_scalar(dst=self.out, data=self.out, op0=nl.multiply, operand0=inverse)
+        return self.out
+
+
+def tile(shape, dtype=nl.float32, buffer=nl.sbuf):
+    return nl.ndarray(shape, dtype=dtype, buffer=buffer)
+
+
+def loaded(src, dtype=None):
+    t = tile(src.shape, dtype or src.dtype)
+    nisa.dma_copy(dst=t, src=src)
+    return t
+
+
+def dot(a, b):
+    """a.T @ b for a (K, M) and b (K, N), into PSUM."""
+    out = tile((a.shape[1], b.shape[1]), buffer=nl.psum)
+    nisa.nc_matmul(dst=out, stationary=a, moving=b)
+    return out
+
+
+def transposed(x):
+    psum, out = tile(x.shape[::-1], x.dtype, nl.psum), tile(x.shape[::-1], x.dtype)
+    nisa.nc_transpose(dst=psum, data=x)
+    nisa.tensor_copy(dst=out, src=psum)
+    return out
+
+
+@nki.jit
+def ragged_attention(q, k, v, count, first, tiles, lengths):
+    """softmax(q[b].T k) v over the keys of sequence b, for the first `count` sequences.
+
+    q (B, d, M).  Keys and values are packed in tiles of T, k (N, d, T) and v (N, T, d): sequence b has tiles[b] of them
+    from first[b] on, and lengths[b] keys.  All four of the integers are data, (…, 1), lengths as floats.
+    """
+    (b, d, m), keys = q.shape, k.shape[2]
+    out = nl.ndarray((b, m, d), dtype=q.dtype, buffer=nl.shared_hbm)
+    sequences, turns, at = (nisa.register_alloc() for _ in range(3))
+    nisa.register_load(sequences, count)
+
+    def sequence(i):
+        state, q_tile = Softmax(m, d), loaded(q[i])
+        limit, zero = tile((m, 1)), tile((m, 1))
+        nisa.memset(dst=zero, value=0.0)
+        nisa.dma_copy(dst=limit, src=lengths.ap([[0, m], [1, 1]], scalar_offset=i))
+        place = loaded(first[i].reshape((1, 1)))
+        nisa.register_load(turns, tiles.select(0, i))
+
+        def some_keys(_):
+            nisa.register_load(at, place)
+            scores = tile((m, keys))
+            nisa.range_select(scores, dot(q_tile, loaded(k[at])), nl.greater_equal, nl.less, zero, limit)
+            state.add(scores, loaded(v[at]))
+            nisa.tensor_scalar(dst=limit, data=limit, op0=nl.subtract, operand0=float(keys))
+            nisa.tensor_scalar(dst=place, data=place, op0=nl.add, operand0=1)
+
+        nl.fori_loop(0, turns, some_keys)
+        nisa.dma_copy(dst=out[i], src=state.result())
+
+    nl.fori_loop(0, sequences, sequence)
+    return out
+
+
+@nki.jit
+def paged_attention(q, k, v, rows, tiles):
+    """softmax(q.T k[rows].T) v[rows] for q (d, M), caches k and v (N, d), rows (n, T, 1) of which `tiles` (1, 1) count.
+
+    A row of -1 is none.
+    """
+    (d, m), keys = q.shape, rows.shape[1]
+    out = nl.ndarray((m, d), dtype=q.dtype, buffer=nl.shared_hbm)
+    turns = nisa.register_alloc()
+    nisa.register_load(turns, tiles)
+    state, q_tile, ones = Softmax(m, d), loaded(q), tile((1, m))
+    nisa.memset(dst=ones, value=1.0)
+
+    def some_keys(i):
+        index, absent = loaded(rows[i]), tile((keys, 1))
+        nisa.tensor_scalar(dst=absent, data=index, op0=nl.less, operand0=0, op1=nl.multiply, operand1=-1e30)
+        k_tile, v_tile = tile((keys, d)), tile((keys, d))
+        for cache, into in ((k, k_tile), (v, v_tile)):
+            nisa.memset(dst=into, value=0.0)
+            pages = cache.ap([[d, keys], [1, d]], vector_offset=index)
+            nisa.dma_copy(dst=into, src=pages, oob_mode=nisa.oob_mode.skip)
+        scores = tile((m, keys), buffer=nl.psum)
+        nisa.nc_matmul(dst=scores, stationary=q_tile, moving=transposed(k_tile))
+        nisa.nc_matmul(dst=scores, stationary=ones, moving=transposed(absent))
+        state.add(scores, v_tile)
+
+    nl.fori_loop(0, turns, some_keys)
+    nisa.dma_copy(dst=out, src=state.result())
+    return out

@@ -1,98 +1,52 @@
-"""Random programs for the property tests of rolling and lowering, and their meaning, one instruction after another.
+"""Random programs for the property tests of rolling and lowering.
 
 A program is made by nested Python loops over statements that pick tiles and windows by the loop indices: fresh tiles,
-lists of tiles, double buffers, shared tiles updated in place, aliasing views, peeled turns, and dynamic loops.
+lists of tiles, double buffers, shared tiles updated in place, aliasing views, peeled turns, inner loops that grow with
+the outer index, dynamic loops that count or wait for a condition, matmuls that accumulate, and the statements of
+`tests.shelf`.  Every tile holds small integers.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from random import Random
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from nkijax import dtypes
-from nkijax.isa.activation import Activate, ActivationReduce
-from nkijax.isa.elementwise import ScalarTensorTensor, TensorScalar, TensorTensor
-from nkijax.isa.gather import NcStreamShuffle
-from nkijax.isa.index import Iota
+from nkijax.eager import Eager
+from nkijax.isa.elementwise import TensorScalar, TensorTensor
 from nkijax.isa.matmul import matmul_instructions
 from nkijax.isa.move import DmaCopy, Memset, TensorCopy
-from nkijax.isa.operators import ACTIVATIONS, ALU, ReduceCmd
-from nkijax.isa.reduce import TensorReduce
+from nkijax.isa.operators import ALU
 from nkijax.isa.register import RegisterLoad
-from nkijax.isa.scan import TensorTensorScan
-from nkijax.isa.select import AffineSelect, TensorCopyPredicated
-from nkijax.isa.transpose import NcTranspose
-from nkijax.machine import TRN2, Memory
-from nkijax.program import Instruction, Loop, Program
+from nkijax.machine import TRN3, Memory
+from nkijax.open_loop import Executor
+from nkijax.program import Program
 from nkijax.trace import Recorder
-from nkijax.view import Buffer, View
-from tests.isa import harness
+from nkijax.view import View
+from tests.shelf import COLUMNS, SHELF, Bench, F, P
+from tests.shelf import WIDE as ROWS
 
-ROWS, COLUMNS, P, F = 16, 6, 2, 3
-STATEMENTS = "load load store store binary binary scalar copy memset new matmul contraction flush shelf shelf".split()
-
-
-def _sum(r: Recorder, a: View) -> View:
-    """The scalar engine's accumulator for the partitions of a tile."""
-    return r.state("scalar accumulator", (128, 1), "float32").slice(0, 0, a.partitions)
-
-
-def _mask(r: Recorder) -> tuple[View, list]:
-    mask = View.whole(r.allocate((P, F), "uint8", Memory.sbuf))
-    return mask, [Iota(mask, [[1, F]], 0, 1), TensorScalar(mask, mask, ALU["bitwise_and"], 1)]
-
-
-def _predicated(r, dst, a, b, column):
-    mask, made = _mask(r)
-    return [*made, TensorCopyPredicated(dst, a, mask)]
-
-
-def _transposed(r, dst, a, b, column):
-    turned = View.whole(r.allocate((F, P), a.dtype, Memory.psum))
-    return [NcTranspose(turned, a), TensorCopy(dst.slice(1, 0, P), turned.slice(0, 0, P))]
-
-
-COPY = ACTIVATIONS["copy"]
-
-# Each takes (recorder, dst, a, b, column): whole (P, F) tiles, and a (P, 1) tile of its own.
-SHELF = [
-    lambda r, d, a, b, c: [TensorReduce(d.slice(1, 0, 1), ALU["add"], a, (1,))],
-    lambda r, d, a, b, c: [TensorReduce(d.slice(1, 1, 2), ALU["maximum"], a, (1,), negate=True)],
-    lambda r, d, a, b, c: [Activate(d, ACTIVATIONS["relu"], a, c, 1.0)],
-    lambda r, d, a, b, c: [
-        Activate(d, ACTIVATIONS["copy"], a, None, c, ALU["add"], None, ReduceCmd.reduce, _sum(r, a))
-    ],
-    lambda r, d, a, b, c: [Activate(d, ACTIVATIONS["abs"], a, None, 1.0, None, c, ReduceCmd.reset, _sum(r, a))],
-    lambda r, d, a, b, c: [ActivationReduce(d, ACTIVATIONS["square"], a, ALU["add"], c, accumulator=_sum(r, a))],
-    lambda r, d, a, b, c: [ScalarTensorTensor(d, a, ALU["multiply"], c, ALU["add"], b)],
-    lambda r, d, a, b, c: [TensorTensorScan(d, a, b, c, ALU["maximum"], ALU["add"])],
-    lambda r, d, a, b, c: [TensorTensorScan(d, a, b, 0.0, ALU["add"], ALU["minimum"])],
-    lambda r, d, a, b, c: [AffineSelect(d, [[1, F]], -1, a, 2.0, ALU["greater"])],
-    lambda r, d, a, b, c: [Iota(d, [[2, F]], 1, 3)],
-    lambda r, d, a, b, c: [NcStreamShuffle(d, a, [1, 255] * 16)],
-    lambda r, d, a, b, c: [NcStreamShuffle(d, a, [1, 0] * 16)],
-    lambda r, d, a, b, c: [TensorScalar(d, a, ALU["equal"], c)],
-    _predicated,
-    _transposed,
-]
+STATEMENTS = "load load store store binary copy memset new matmul contraction flush shelf shelf shelf shelf".split()
 
 
 class Maker:
     """Writes one random program."""
 
-    def __init__(self, random: Random, dynamic: bool = True, dtype: str = "float32"):
-        self.random, self.dynamic, self.dtype = random, dynamic, dtype
-        self.recorder = Recorder("random", TRN2)
-
-    def make(self) -> Program:
-        r = self.recorder
+    def __init__(self, random: Random, dtype: str = "float32", executor: Executor | None = None):
+        self.random, self.dtype = random, dtype
+        self.recorder = r = Recorder("random", TRN3, executor)
         self.x = r.argument((ROWS, COLUMNS), "float32", "x", False)
         self.y = r.argument((ROWS, COLUMNS), "float32", "y", False)
         self.n = r.argument((4, 1), "int32", "n", False)
+
+    def make(self) -> Program:
+        """Every draw is made before what it decides is emitted: an eager program is the traced one, turn by turn."""
         with warnings.catch_warnings(action="ignore"):  # of matmuls that add to what none has written
-            return r.record(self._kernel)
+            return self.recorder.record(self._kernel)
 
     def _kernel(self):
         r, random = self.recorder, self.random
@@ -101,9 +55,14 @@ class Maker:
         self.tiles = [self._tile() for _ in range(random.randint(1, 4))]
         for t in self.tiles:
             r.emit(Memset(t, float(random.randint(-2, 2))))
-        for _ in range(random.randint(1, 3)):
+        for _ in range(random.randint(1, 2)):
             self._loop([], 0)
-        return [self.out, self.y]
+        b = self._bench(0, [0])
+        last = [*self.tiles, *(b.bits(p.slice(0, 0, P), 15, "int32") for p in self.psums)]
+        ends = View.whole(r.allocate((len(last), P, F), "float32", Memory.shared_hbm))
+        for k, t in enumerate(last):
+            r.emit(DmaCopy(ends.select(0, k), t))
+        return [self.out, self.y, ends]
 
     def _tile(self) -> View:
         return View.whole(self.recorder.allocate((P, F), self.dtype, Memory.sbuf))
@@ -113,9 +72,10 @@ class Maker:
     def _loop(self, indices: list[int], depth: int) -> None:
         random = self.random
         count = random.choice([1, 2, 3, 4, 5])
-        script = [self._statement(depth) for _ in range(random.randint(1, 4))]
+        script = [self._statement() for _ in range(random.randint(1, 3))]
         nested = depth < 2 and random.random() < 0.5
-        inner = (random.choice([1, 2, 3]), [self._statement(depth) for _ in range(random.randint(1, 3))])
+        turns, grows = random.choice([1, 2, 3]), random.choice([0, 0, 1])
+        inner = [self._statement() for _ in range(random.randint(1, 2))]
         peeled = random.random() < 0.2
         for i in range(count):
             self.fresh = None
@@ -124,24 +84,42 @@ class Maker:
             for s in script:
                 s([*indices, i])
             if nested:
-                for j in range(inner[0]):
-                    for s in inner[1]:
+                for j in range(turns + grows * i):
+                    for s in inner:
                         s([*indices, i, j])
-        if self.dynamic and depth == 0 and random.random() < 0.4:
-            self._dynamic_loop()
+        if depth == 0 and random.random() < 0.4:
+            self._dynamic_loop()()
 
-    def _dynamic_loop(self) -> None:
-        r, random = self.recorder, self.random
-        upper: View | int = random.choice([0, 1, 3])
-        if random.random() < 0.5:
-            upper = r.register()
-            r.emit(RegisterLoad(upper, self.n.slice(0, random.randint(0, 2), 3).slice(0, 0, 1)))
-        script = [self._statement(0) for _ in range(random.randint(1, 3))]
-        repeat = random.choice([1, 2, 3])
-        moving = random.random() < 0.7
-        psums = list(self.psums)  # those allocated in the body are dead after it
-        for i in r.turns("loop", 0, upper, 1):
+    def _dynamic_loop(self, depth: int = 0):
+        """A loop, to be emitted by a call: everything is drawn before, as an eager loop turns more than once."""
+        random = self.random
+        constant = random.choice([0, 1, 3])
+        word = self.n.slice(0, random.randint(0, 2), 3).slice(0, 0, 1) if random.random() < 0.5 else None
+        script = [self._statement() for _ in range(random.randint(1, 2))]
+        body = self._body(script, random.choice([1, 2, 3]), random.random() < 0.7)
+        if random.random() < 0.3:
+            return lambda: self._while(body, constant)
+        inner = self._dynamic_loop(depth + 1) if depth == 0 and random.random() < 0.3 else None
+
+        def loop() -> None:
+            upper: View | int = constant
+            if word is not None:
+                upper = self.recorder.register()
+                self.recorder.emit(RegisterLoad(upper, word))
+            for i in self.recorder.turns("loop", 0, upper, 1):
+                body(i)
+                if inner is not None:
+                    inner()
             self.fresh = None
+
+        return loop
+
+    def _body(self, script, repeat: int, moving: bool):
+        """One turn; tiles that were allocated in the body are dead after it."""
+        r, psums = self.recorder, self.psums
+
+        def body(i: View) -> None:
+            self.fresh, self.psums = None, list(psums)
             for k in range(repeat):
                 for s in script:
                     s([k])
@@ -149,9 +127,27 @@ class Maker:
                 t = self._tile()
                 row = self.x.slice(1, 0, F).reshape_dim(0, (ROWS // P, P)).select(0, i)
                 r.emit(DmaCopy(t, row))
-                r.emit(TensorTensor(self.tiles[0], self.tiles[0], t, ALU["add"]))
+                r.emit(TensorTensor(self.tiles[0], self.tiles[0], t, ALU["maximum"]))
                 r.emit(DmaCopy(self.out.slice(1, F, 2 * F).reshape_dim(0, (ROWS // P, P)).select(0, i), t))
-        self.fresh, self.psums = None, psums
+            self.fresh, self.psums = None, psums
+
+        return body
+
+    def _while(self, body, turns: int) -> None:
+        """Turns while a counter in memory is not 0; the condition is a register that is loaded anew."""
+        r, left = self.recorder, View.whole(self.recorder.allocate((1, 1), "int32", Memory.sbuf))
+        condition = r.register()
+        r.emit(Memset(left, turns))
+        r.emit(RegisterLoad(condition, left))
+
+        def turn(i: View) -> View:
+            body(i)
+            after = r.register()
+            r.emit(TensorScalar(left, left, ALU["subtract"], 1))
+            r.emit(RegisterLoad(after, left))
+            return after
+
+        r.repeat_while("loop", condition, turn)
 
     # ---- statements: each picks its operands by the loop indices, the same way in every turn
 
@@ -180,7 +176,7 @@ class Maker:
 
         return window
 
-    def _statement(self, depth: int):
+    def _statement(self):
         kind = self.random.choice(STATEMENTS)
         return getattr(self, f"_{kind}")()
 
@@ -208,17 +204,9 @@ class Maker:
         def binary(idx):
             views = [v if v.shape == (P, 2) else v.slice(1, 0, 2) for v in (d(idx), a(idx), b(idx))]
             self.recorder.emit(TensorTensor(*views, op))
+            self._bench(0, idx).bound(views[0])
 
         return binary
-
-    def _scalar(self):
-        operand, varies = self._operand(), self.random.random() < 0.5
-
-        def scalar(idx):
-            t = operand(idx)
-            self.recorder.emit(TensorScalar(t, t, ALU["add"], float(idx[-1] if varies else 1)))
-
-        return scalar
 
     def _copy(self):
         d, a = self._operand(), self._operand()
@@ -274,25 +262,25 @@ class Maker:
 
         def flush(idx):
             t = operand(idx)
-            psum = self.psums[pick(idx, 2)].slice(0, 0, P).slice(1, 0, t.shape[1])
-            if not self.recorder.untouched(psum.buffer):
-                self.recorder.emit(TensorCopy(t, psum))
+            b, psum = self._bench(0, idx), self.psums[pick(idx, 2)]
+            b.settle(t, b.bits(psum.slice(0, 0, P).slice(1, 0, t.shape[1]), 15, "int32"))
 
         return flush
 
+    def _bench(self, seed: int, idx) -> Bench:
+        return Bench(self.recorder, self.x, seed, idx[-1])
+
     def _shelf(self):
-        """One of many instructions of the shelf on whole tiles, in small integers, which every order of sums keeps."""
-        make, varies = self.random.choice(SHELF), self.random.random() < 0.5
+        """One of the instructions of the shelf on whole tiles."""
+        make, seed = self.random.choice(SHELF), self.random.getrandbits(32)
         picks = [self._pick() for _ in range(3)]
+        window = self._window(self.random.choice([self.out, self.y])) if self.random.random() < 0.5 else None
 
         def shelf(idx):
-            r = self.recorder
-            dst, a, b = (self.tiles[pick(idx, len(self.tiles))] for pick in picks)
-            column = View.whole(r.allocate((P, 1), "float32", Memory.sbuf))
-            r.emit(Memset(column, float(idx[-1] % 3 if varies else 1)))
-            for instruction in make(r, dst, a, b, column):
-                r.emit(instruction)
-            r.emit(TensorScalar(dst, dst, ALU["minimum"], 16.0, False, ALU["maximum"], -16.0))
+            dst, *operands = (self.tiles[pick(idx, len(self.tiles))] for pick in picks)
+            make(self._bench(seed, idx), dst, *operands)
+            if window is not None:
+                self.recorder.emit(DmaCopy(window(idx, dst), dst))
 
         return shelf
 
@@ -306,25 +294,11 @@ def arguments(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, y, np.array([[2], [0], [3], [1]], np.int32)
 
 
-def interpret(program: Program, inputs) -> list[np.ndarray]:
-    """The program's outputs, by executing the flat program on NumPy memory."""
-    memory: dict[Buffer, np.ndarray] = {}
-    for b in program.buffers:
-        zero = b.index in program.zeros
-        memory[b] = np.full(b.shape, 0 if zero else dtypes.poison(b.dtype)).astype(dtypes.storage(b.dtype))
-    for b, x in zip(program.arguments, inputs, strict=True):
-        memory[b] = np.array(x)
-    _interpret(program.body, memory)
-    return [harness.load(v, memory).reshape(v.shape) for v in program.outputs]
-
-
-def _interpret(nodes, memory) -> None:
-    for node in nodes:
-        if isinstance(node, Instruction):
-            harness.execute(node, memory)
-        else:
-            assert isinstance(node, Loop) and node.condition is None
-            bounds = [int(harness.load(b, memory)) if isinstance(b, View) else b for b in (node.lower, node.upper)]
-            for i in range(*bounds, node.step):
-                memory[node.register.buffer][...] = i
-                _interpret(node.body, memory)
+def eagerly(random: Random, dtype: str, inputs: Sequence[np.ndarray]) -> list[jax.Array]:
+    """The outputs of the program that a `Maker` with the same draws makes."""
+    memory = Eager(TRN3)
+    maker = Maker(random, dtype, memory)
+    memory.zeros, memory.constants = maker.recorder.zeros, maker.recorder.constants
+    for view, x in zip((maker.x, maker.y, maker.n), inputs, strict=True):
+        memory.arrays[view.buffer] = jnp.asarray(x)
+    return [memory.load(v) for v in maker.make().outputs]

@@ -22,7 +22,10 @@ def address(natural, strides, shape, offset, dtype="float32", **kw):
 
 @st.composite
 def patterns(draw):
-    """A storage shape, and a pattern inside it: slices with steps, permutations, broadcasts, or arbitrary strides."""
+    """A storage shape, and a pattern inside it: slices with steps, permutations, broadcasts, or arbitrary strides.
+
+    Dimensions run upward or downward.
+    """
     natural = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     size = int(np.prod(natural))
     if draw(st.booleans()):
@@ -47,6 +50,10 @@ def patterns(draw):
             if max(shape) == 1:
                 break
         offset = draw(st.integers(0, size - 1 - sum(s * (n - 1) for s, n in zip(strides, shape, strict=True))))
+    for k in range(len(shape)):
+        if draw(st.integers(0, 3)) == 3:
+            offset += strides[k] * (shape[k] - 1)
+            strides[k] = -strides[k]
     return natural, strides, shape, offset
 
 

@@ -165,10 +165,15 @@ def test_grad_vmap_jit_are_those_of_plain_jax(kernel, plain, shapes):
     np.testing.assert_allclose(tangent, jax.jvp(plain, args, args)[1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("loops", ["auto", "scan", "batch"])
+@pytest.mark.parametrize("loops", ["auto", "scan", "vmap", "unroll"])
 def test_every_way_to_run_repeats_agrees(loops):
     a, b = rand(256, 256), rand(256, 64, seed=1)
     np.testing.assert_allclose(nkijax.run(kernels.matmul, a, b, loops=loops), a.T @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_way_to_run_repeats_that_is_none():
+    with pytest.raises(ValueError, match="loops: must be one of auto, scan, vmap, unroll, got 'batch'"):
+        nkijax.run(kernels.double, rand(4, 8), loops="batch")
 
 
 def test_a_kernel_inside_scan_and_checkpoint():
@@ -184,6 +189,14 @@ def test_a_kernel_inside_scan_and_checkpoint():
     )
 
 
+def test_donated_arrays_are_updated_in_place():
+    x, y = jnp.asarray(rand(128, 64)), jnp.asarray(rand(128, 64, seed=1))
+    want, pointer = x + y, y.unsafe_buffer_pointer()
+    out = jax.jit(nkijax.function(kernels.add_into), donate_argnums=1)(x, y)
+    np.testing.assert_array_equal(out, want)
+    assert y.is_deleted() and not x.is_deleted() and out.unsafe_buffer_pointer() == pointer
+
+
 # ---- dynamic loops and run-time addresses
 
 
@@ -195,6 +208,34 @@ def test_data_decide_the_trip_count():
         turns = rows[-1]
         np.testing.assert_array_equal(out[:turns], x[rows[:turns]])
         assert np.isnan(out[turns:]).all()  # never written: poison
+
+
+@pytest.mark.parametrize("loops", ["vmap", "scan"])
+def test_vmap_over_gathered_rows(loops):
+    """Each example has its own rows, in range or not; or its own tensor; along any axis."""
+    x, rows = rand(3, 6, 4), np.array([[5, -1, 6, 0], [1, 1, 2, 9], [0, 3, 3, 5]], np.int32)[:, :, None]
+    inside = (rows >= 0) & (rows < 6)
+    want = lambda x: np.where(inside, np.take_along_axis(x, rows.clip(0, 5), 1), np.float32(7))  # noqa: E731
+    f = nkijax.function(kernels.gather, loops=loops)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(f))(x, rows), want(x))
+    first = np.broadcast_to(x[0], x.shape)
+    got = jax.vmap(f, in_axes=(1, None), out_axes=2)(np.moveaxis(x, 0, 1), rows[1])
+    np.testing.assert_array_equal(jax.vmap(f, in_axes=(None, 0))(x[0], rows), want(first))
+    np.testing.assert_array_equal(np.moveaxis(got, 2, 0), jax.vmap(f)(x, np.broadcast_to(rows[1], rows.shape)))
+    grad = jax.jit(jax.vmap(jax.grad(lambda x, r: jnp.sum(f(x, r) ** 2))))(x, rows)
+    times = np.stack([np.bincount(r[ok], minlength=6) for r, ok in zip(rows, inside, strict=True)])
+    np.testing.assert_allclose(grad, 2 * x * times[:, :, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_trips", [None, 3])
+def test_vmap_over_trip_counts(max_trips):
+    """Each example turns as often as its own data say."""
+    x, n = rand(3, 6, 4), np.array([[5, 0, 2], [1, 3, 1], [2, 2, 0]], np.int32)[:, :, None]
+    f = nkijax.function(kernels.pick_rows, max_trips=max_trips)
+    got = np.asarray(jax.jit(jax.vmap(f))(x, n))
+    for k, turns in enumerate(n[:, -1, 0]):
+        np.testing.assert_array_equal(got[k, :turns], x[k, n[k, :turns, 0]])
+        assert np.isnan(got[k, turns:]).all()
 
 
 def test_max_trips_gives_a_gradient_and_is_a_bound():
@@ -277,6 +318,29 @@ def test_bf16_chains_round_at_every_write_bit_for_bit():
     np.testing.assert_array_equal(nkijax.run(chain, x, eager=True).view(np.uint16), bits)
     inside = jax.jit(lambda v: nkijax.function(chain)(v * 1.0))(x)
     np.testing.assert_array_equal(np.asarray(inside).view(np.uint16), bits)
+
+
+def test_bf16_chains_stay_exact_under_any_transformation():
+    """XLA may keep excess precision where a user's own jit fuses a chain; the casts of a kernel are explicit."""
+    x, f = rand(3, 128, 64), lambda v: nkijax.function(chain)(v * 1.0)
+    want = np.stack([nkijax.run(chain, v) for v in x]).view(np.uint16)
+    ones = jnp.ones((128, 64), jnp.bfloat16)
+
+    def value_and_vjp(v):
+        value, pull = jax.vjp(f, v)
+        return value, pull(ones)[0]
+
+    primal, slope = jax.jit(jax.vmap(value_and_vjp))(x)
+    assert (slope == 3).all()
+    for value in (
+        primal,
+        jax.jit(jax.vmap(f))(x),
+        jax.jit(jax.vmap(lambda v: jax.jvp(f, (v,), (v,))[0]))(x),
+        jax.jit(lambda x: jax.lax.map(jax.checkpoint(f), x))(x),
+    ):
+        np.testing.assert_array_equal(np.asarray(value).view(np.uint16), want)
+    later = jax.jit(lambda x: jax.vmap(f)(x).astype(np.float32) * 3)(x)  # what follows sees the rounded values too
+    np.testing.assert_array_equal(later, want.view(ml_dtypes.bfloat16).astype(np.float32) * 3)
 
 
 def test_imprecise_runs_keep_float32(monkeypatch):

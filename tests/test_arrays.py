@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+import nkijax
 from nkijax import arrays
+from tests import kernels
 
 
 def test_what_is_an_array():
@@ -64,5 +67,36 @@ def test_torch_round_trip(dtype):
     assert arrays.describe(x) == ((2, 3), dtype) and arrays.kind_of([x]) == "torch"
     back = arrays.from_jax(arrays.to_jax(x), "torch")
     assert back.dtype == x.dtype and bool((back == x).all())
+    assert arrays.device_of([1.0, x]) == x.device and arrays.device_of([np.ones(2)]) is None
+    assert arrays.from_jax(arrays.to_jax(x), "torch", "meta").device.type == "meta"
     arrays.update(x, jnp.zeros((2, 3), arrays.to_jax(x).dtype))
     assert not bool(x.any())
+
+
+# ---- meshes
+
+
+def test_arrays_sharded_over_explicit_axes():
+    """What `jax.make_mesh` makes: the split is in the arrays' type, even on one device."""
+    mesh = jax.make_mesh((1,), ("x",))
+    x = np.arange(256 * 3, dtype=np.float32).reshape(256, 3)
+    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec("x")))
+    flat = arrays.auto_axes(lambda x, y: (x.reshape(2, -1) + y, y))
+    with pytest.raises(Exception, match="reshape is not supported"):
+        jax.jit(flat.__wrapped__)(split.T, 1.0)
+    for y in jax.jit(flat)(split.T, 1.0):
+        assert not any(jax.typeof(y).sharding.spec)
+    kernel = nkijax.function(kernels.double)
+    for loops in ("vmap", "scan"):
+        np.testing.assert_array_equal(nkijax.run(kernels.double, split, loops=loops), 2 * x)
+    turns = np.array([[5], [0], [2]], np.int32)
+    for spec in (PartitionSpec("x"), PartitionSpec()):  # as what a loop carries, too
+        rows = nkijax.run(kernels.pick_rows, jax.device_put(x, NamedSharding(mesh, spec)), turns)
+        np.testing.assert_array_equal(rows[:2], x[[5, 0]])
+    slope = jax.grad(lambda x: kernel(x).sum())(split)
+    assert jax.typeof(slope) == jax.typeof(split) and (slope == 2).all()
+    with jax.set_mesh(mesh):
+        out = jax.sharding.auto_axes(kernel, out_sharding=PartitionSpec("x"))(split)
+    assert jax.typeof(out) == jax.typeof(split)
+    assert type(arrays.local(split)) is np.ndarray and arrays.local(x) is x
+    np.testing.assert_array_equal(nkijax.run(kernels.double, split, eager=True), 2 * x)

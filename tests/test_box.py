@@ -17,11 +17,13 @@ def find(natural, strides, shape, offset=0):
     [
         ((128, 512), (512, 1), (128, 512), 0, (128, 512)),
         ((1024, 1024), (1024, 1), (128, 512), 128 * 1024 + 512, (1024, 1024)),
-        ((128, 4, 512), (2048, 1), (128, 512), 1024, (128, 2048)),
+        ((128, 4, 512), (2048, 1), (128, 512), 1024, (128, 4, 512)),
+        ((128, 4, 512), (2048, 1), (128, 1024), 1024, (128, 2048)),
         ((8, 6), (12, 1), (4, 6), 6, (4, 12)),  # every other row
         ((6, 3, 5), (15, 10, 1), (6, 2, 5), 0, (6, 3, 5)),  # steps of a dimension that they do not divide
         ((4, 6), (1, 6), (6, 4), 0, (4, 6)),  # transposed
-        ((4, 6), (0, 1), (128, 6), 6, (24,)),  # broadcast
+        ((4, 6), (0, 1), (128, 6), 6, (4, 6)),  # broadcast
+        ((8, 4, 6), (6, 1), (20, 6), 12, (32, 6)),  # rows of two dimensions
     ],
 )
 def test_boxes(natural, strides, shape, offset, radixes):
@@ -49,5 +51,17 @@ def test_a_table_of_offsets_must_fit_as_a_whole():
 def test_the_axis_of_a_run_time_index():
     found = find((4, 128, 16), (16, 1), (128, 16))
     assert found is not None
-    assert found.axis_of(2048, [0, 0], 4) == 0
-    assert found.axis_of(1, [0, 0], 1) == 1 and found.axis_of(1, [0, 0], 2) is None  # would leave the row
+    assert found.axis_of(2048, [0, 0, 0], 4) == 0
+    assert found.axis_of(1, [0, 0, 0], 1) == 2 and found.axis_of(1, [0, 0, 0], 2) is None  # would leave the row
+
+
+def test_a_box_that_serves():
+    """Rows at a run-time index move in the storage as a matrix, not in its own dimensions."""
+    pattern = 512 * 16, (4, 128, 16), (16, 1), (128, 16), np.asarray(0)
+    natural, matrix = (
+        box.find(*pattern),
+        box.find(*pattern, lambda b: b.axis_of(16, [0] * len(b.units), 300) is not None),
+    )
+    assert natural is not None and natural.radixes == (4, 128, 16)
+    assert matrix is not None and matrix.radixes == (512, 16)
+    assert box.find(*pattern, lambda b: False) is None

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
 import pytest
 
 from nkijax import api
@@ -55,16 +56,26 @@ def script(tmp_path):
 
 
 def test_run(script, capsys):
+    cache = jax.config.jax_compilation_cache_dir
     before = (dict(os.environ), list(sys.path), list(sys.argv), sys.modules["__main__"], list(sys.meta_path))
     assert main(["run", script, "a", "--flag", "-x"]) == 0
     assert capsys.readouterr().out == "beside ['a', '--flag', '-x'] gen4 None\n"
     assert before == (dict(os.environ), sys.path, sys.argv, sys.modules["__main__"], sys.meta_path)
+    assert jax.config.jax_compilation_cache_dir == cache
 
 
 def test_options(script, capsys):
     assert main(["run", "--target", "trn1", "--precise", "0", script]) == 0
     assert capsys.readouterr().out == "beside [] gen2 0\n"
     assert "NKI_PRECISE_FP" not in os.environ
+
+
+def test_how_loops_run_is_an_option_too(tmp_path, capsys):
+    path = tmp_path / "script.py"
+    path.write_text("import nkijax.api\nprint(nkijax.api.Options().how, nkijax.api.Options(loops='vmap').how)")
+    for given, want in ((["--loops", "unroll"], "unroll vmap"), ([], "auto vmap")):
+        assert main(["run", *given, str(path)]) == 0
+        assert capsys.readouterr().out.split("\n")[0] == want
 
 
 def test_profile(script, capsys):
@@ -140,6 +151,52 @@ def test_usage_errors(arguments, words, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2 and words in capsys.readouterr().err
+
+
+COMPILES = """
+import hashlib
+from collections import Counter
+
+import jax
+import numpy as np
+
+import nkijax
+from tests import kernels
+
+asked = Counter()
+jax.monitoring.register_event_listener(lambda event, **_: asked.update([event.removeprefix("/jax/compilation_cache/")]))
+x, a, n = np.ones((256, 32), np.float32), np.ones((256, 128), np.float32), np.array([[5], [0], [2]], np.int32)
+digest = hashlib.sha256()
+calls = [(kernels.softmax, x), (kernels.matmul, a, a), (kernels.pick_rows, x, n), (kernels.add_into, x[:8], x[:8])]
+for kernel, *inputs in calls:
+    nkijax.run(kernel, *inputs)
+    digest.update(jax.jit(nkijax.function(kernel)).lower(*inputs).as_text().encode())
+jax.jit(jax.grad(lambda x: nkijax.function(kernels.softmax)(x).max()))(x)
+print(asked["compile_requests_use_cache"], asked["cache_hits"], digest.hexdigest())
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    """By JAX's own settings, or by those of the command: both find what the other compiled, from the same text."""
+    path = tmp_path / "compiles.py"
+    path.write_text(COMPILES)
+    folder = tmp_path / "cache" / "nkijax"
+    shared = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONPATH": str(Path(__file__).parents[1])}
+    own = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    outs = []
+    for command, settings in (
+        ([sys.executable, str(path)], {**own, "PYTHONHASHSEED": "1"}),
+        (
+            [sys.executable, "-m", "nkijax", "run", str(path)],
+            {"XDG_CACHE_HOME": str(folder.parent), "PYTHONHASHSEED": "2"},
+        ),
+    ):
+        done = subprocess.run(command, env={**shared, **settings}, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        outs.append(done.stdout.split())
+    (requests, hits, digest), (again, found, same) = outs
+    assert int(requests) >= 5 and hits == "0"
+    assert again == found == requests and same == digest
 
 
 def test_as_a_command(script):

@@ -124,6 +124,14 @@ def test_edges_of_each_core():
     assert edges == ((first[1], first[0]), (second[1], second[0]))
 
 
+def test_data_order_every_reader_before_a_later_writer():
+    hand = Hand()
+    tiles = [hand.buffer((128, 64), name=f"t{k}") for k in range(3)]
+    body = [hand.work(tiles[dst], [tiles[0]], V) for dst in (1, 2, 0)]
+    with pytest.raises(KernelError, match="in a circle"):
+        scheduled(body, (), [(body[0], body[2])])
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_any_edges_are_kept_and_data_too(data):

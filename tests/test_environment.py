@@ -65,7 +65,7 @@ def transposed_in_place(x, g):
     return out
 
 
-@pytest.mark.parametrize("loops", ["scan", "batch"])
+@pytest.mark.parametrize("loops", ["scan", "vmap"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_storage_is_not_updated_while_its_old_elements_are_needed(dtype, loops):
     """XLA on a CPU would (openxla/xla#49176); nki-library's QKV and MLP kernels transpose tiles in place."""

@@ -169,6 +169,6 @@ def test_every_way_to_import_the_old_dialect():
     assert names["nki"] is names["again"] is neuronxcc and names["nisa"] is neuronxcc.isa
     assert names["nki"].compiler.sbuf is names["ncc"].sbuf and names["sized"] is names["sizeinbytes"]
     with pytest.raises(ModuleNotFoundError, match="nkijax has neuronxcc, neuronxcc.nki"):
-        importlib.import_module("neuronxcc.nki.kernels")
+        importlib.import_module("neuronxcc.nki.nothing")
     imports.uninstall()
     assert "neuronxcc.nki" not in sys.modules

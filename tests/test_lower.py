@@ -1,40 +1,44 @@
-"""Lowering: rolled and flat programs mean the same, in every mode, and what NumPy says."""
+"""Lowering of whole kernels; random programs are in `test_programs`."""
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from nkijax.lower import lower
-from nkijax.roll import roll
-from tests.programs import Maker, arguments, interpret
+import nkijax
+from nkijax.program import Repeat
+from tests.kernels import chains
 
 
-def same(got, want):
+def chained(x, c):
+    tiles = jnp.split(c, c.shape[0] // 16)
+    rows = []
+    for i in range(len(tiles)):
+        t = x[:, 16 * i : 16 * i + 16]
+        for tile in tiles[: i + 1]:
+            t = t * tile[None] + tile[None]
+        rows.append(t)
+    return jnp.concatenate(rows, axis=1)
+
+
+@pytest.mark.parametrize("loops", ["auto", "scan"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_ragged_repeats_and_their_gradients(loops, heads):
+    rng = np.random.default_rng(0)
+    x, c = (rng.normal(size=s).astype(np.float32) for s in ((heads, 96, 8), (96, 8)))
+    f = nkijax.function(chains, loops=loops)
+    assert any(n.counts is not None for n in repeats(nkijax.trace(chains, x, c).body))
+    np.testing.assert_allclose(f(x, c), chained(x, c), rtol=1e-4, atol=1e-6)
+    got = jax.grad(lambda x, c: (f(x, c) ** 2).sum(), (0, 1))(x, c)
+    want = jax.grad(lambda x, c: (chained(x, c) ** 2).sum(), (0, 1))(x, c)
     for g, w in zip(got, want, strict=True):
-        np.testing.assert_array_equal(np.asarray(g), w)
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=12, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from(["float32", "bfloat16"]))
-def test_lowering_rolled_programs_is_executing_them(random, dtype):
-    program = Maker(random, dtype=dtype).make()
-    inputs = arguments(random.randint(0, 99))
-    want = interpret(program, inputs)
-    rolled = roll(program)
-    for loops in ("auto", "scan"):
-        same(jax.jit(lower(rolled, loops=loops).function)(*inputs).outputs, want)
-
-
-@pytest.mark.nightly
-@settings(max_examples=2000, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from(["float32", "bfloat16"]))
-def test_flat_and_rolled_lowerings_agree(random, dtype):
-    program = Maker(random, dtype=dtype).make()
-    inputs = arguments(random.randint(0, 99))
-    want = interpret(program, inputs)
-    for p, loops in ((program, "auto"), (roll(program), "batch"), (roll(program), "scan")):
-        same(jax.jit(lower(p, loops=loops).function)(*inputs).outputs, want)
+def repeats(nodes):
+    for node in nodes:
+        if isinstance(node, Repeat):
+            yield node
+            yield from repeats(node.body)

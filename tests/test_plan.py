@@ -139,3 +139,49 @@ def test_a_repeat_with_a_dynamic_loop_inside_is_a_scan():
                 copy(r, rows(y, i), rows(x, i))
 
     assert modes(kernel)[0] == [False]
+
+
+def test_a_ragged_repeat_is_a_scan_and_so_is_what_sets_its_counts():
+    def kernel(r, x, y):
+        for head in range(4):
+            for i in range(6):
+                t = tile(r)
+                r.emit(DmaCopy(t, rows(x, i)))
+                for k in range(i + 1):
+                    r.emit(TensorCopy(t.slice(1, k, k + 1), t.slice(1, k + 1, k + 2)))
+                r.emit(DmaCopy(rows(y, i).slice(1, 16 * head, 16 * head + 16), t.slice(1, 0, 16)))
+
+    found, _ = modes(kernel)
+    assert found == [True, False, False]  # heads, rows, the ragged one
+
+
+def test_what_does_not_differ_between_turns_is_held_once(monkeypatch):
+    def kernel(r, x, y):
+        for i in range(8):
+            for k in range(4):
+                same, other = tile(r), tile(r)
+                r.emit(DmaCopy(same, rows(x, k)))  # whatever i is
+                r.emit(Memset(other, float(4 * i + k)))
+
+    tile_bytes = 128 * 64 * 4
+    for room, inner in ((4 + 8 * 4, True), (4 + 8 * 4 - 1, False)):
+        monkeypatch.setattr("nkijax.plan.BATCH_BYTES", room * tile_bytes)
+        assert modes(kernel)[0] == [True, inner]
+
+
+def test_an_operand_that_a_contraction_repeats_takes_room(monkeypatch):
+    """Equal matmuls are one long contraction, of copies of their operands, only where these fit."""
+
+    def kernel(r, x, y):
+        psum = tile(r, (64, 64), Memory.psum)
+        left, right = tile(r), tile(r)
+        for t in (left, right):
+            r.emit(DmaCopy(t, rows(x, 0)))
+        r.emit(Memset(psum, 0.0))
+        for _ in range(16):
+            r.emit(NcMatmul(psum, left, right, accumulate=True, addend=psum))
+
+    room = 16 * 2 * 128 * 64 * 4
+    for bytes_, batched in ((room, True), (room - 1, False)):
+        monkeypatch.setattr("nkijax.plan.BATCH_BYTES", bytes_)
+        assert modes(kernel)[0][-1] is batched

@@ -90,3 +90,78 @@ def test_what_differs_in_more_than_numbers_stays_apart():
             r.emit(DmaCopy(t.slice(1, 0, n), x.slice(0, 0, 128).slice(1, 0, n)))
 
     assert not any(isinstance(n, Repeat) for n in roll(record(kernel)).body)
+
+
+def causal(r, x, turns=6):
+    """Turn i: a tile from x, i + 1 additions into it, and back; a row of x each."""
+    for i in range(turns):
+        t = tile(r, (128, 16))
+        r.emit(DmaCopy(t, x.slice(0, 0, 128).slice(1, 0, 16)))
+        for k in range(i + 1):
+            r.emit(TensorCopy(t.slice(1, k, k + 1), t.slice(1, k + 1, k + 2)))
+        r.emit(DmaCopy(x.slice(0, 128, 256).slice(1, 0, 16), t))
+
+
+def test_counts_that_grow_fold_to_a_ragged_repeat():
+    program = record(causal)
+    rolled = roll(program)
+    outer = rolled.body[-1]
+    assert isinstance(outer, Repeat) and outer.count == 5 and outer.counts is None
+    _, inner, _ = outer.body
+    assert isinstance(inner, Repeat) and inner.count == 6 and inner.counts is not None
+    assert inner.counts.tolist() == [2, 3, 4, 5, 6]
+    assert "repeat 2..6:" in str(rolled) and unroll(rolled) == program
+
+
+def test_ragged_repeats_fold_like_others():
+    def heads(r, x):
+        for _ in range(3):
+            causal(r, x)
+
+    program = record(heads)
+    (outer,) = roll(program).body
+    assert isinstance(outer, Repeat) and outer.count == 3
+    middle = outer.body[-1]
+    assert isinstance(middle, Repeat) and isinstance(middle.body[1], Repeat)
+    counts = middle.body[1].counts
+    assert counts is not None and counts.tolist() == [[2, 3, 4, 5, 6]] * 3
+    assert unroll(roll(program)) == program
+
+
+def test_counts_without_a_progression_stay_apart():
+    def kernel(r, x):
+        for n in (2, 5, 3, 7):
+            t = tile(r)
+            for _ in range(n):
+                r.emit(DmaCopy(t, x.slice(0, 0, 128)))
+            r.emit(Memset(t, 0.0))
+
+    program = record(kernel)
+    assert len(program.body) == 21 and len(roll(program).body) == 8 and unroll(roll(program)) == program
+
+
+def test_a_turn_begins_where_its_tiles_do():
+    def kernel(r, x):
+        r.emit(DmaCopy(x.slice(0, 0, 128), tile(r)))  # what ends a turn, once more before the first
+        for i in range(4):
+            t = tile(r)
+            r.emit(Memset(t, float(i)))
+            r.emit(DmaCopy(x.slice(0, 128 * i, 128 * i + 128), t))
+
+    _, repeat = roll(record(kernel)).body
+    assert isinstance(repeat, Repeat) and repeat.count == 4 and isinstance(repeat.body[0].instruction, Memset)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 3), max_size=4), st.integers(1, 3))
+def test_unroll_is_the_inverse_of_any_counts(counts, steps, heads):
+    def kernel(r, x):
+        for _ in range(heads):
+            for n in (*counts, *(2 + i * s for s in steps for i in range(4))):
+                t = tile(r, (128, 16))
+                for k in range(n):
+                    r.emit(TensorCopy(t.slice(1, k, k + 1), t.slice(1, k + 1, k + 2)))
+                r.emit(DmaCopy(x.slice(0, 0, 128).slice(1, 0, 16), t))
+
+    program = record(kernel)
+    assert unroll(roll(program)) == program

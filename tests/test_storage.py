@@ -109,3 +109,29 @@ def test_arguments_never_join_a_family():
 
     program = roll(r.record(kernel))
     assert not any(isinstance(n, Leaf | Repeat) for n in program.body)
+
+
+def test_turns_that_a_ragged_repeat_leaves_out():
+    """Their entries go on like those before, and their buffers are nobody's."""
+
+    def kernel(r, x):
+        for i in range(6):
+            t = tile(r)
+            for k in range(i + 1):
+                u = tile(r)
+                r.emit(DmaCopy(u, x.slice(0, 128 * k, 128 * k + 128)))
+                r.emit(TensorCopy(t, u))
+            r.emit(DmaCopy(x.slice(0, 896, 1024), t))
+
+    program = rolled(kernel)
+    outer = program.body[-1]
+    inner = outer.body[0]
+    assert inner.counts.tolist() == [2, 3, 4, 5, 6]
+    load, copy = inner.body
+    where = layout(program)
+    src = next(a for a in where.bound[id(load)].accesses.values() if a.operand == "src")
+    assert src.table.tolist() == [[1024 * k for k in range(6)]] * 5
+    assert src.runs().sum(axis=1).tolist() == [2, 3, 4, 5, 6]
+    u, t = (next(a for a in where.bound[id(copy)].accesses.values() if a.operand == o).family for o in ("src", "dst"))
+    assert (u.slots, u.is_local_to(inner)) == (1, True)
+    assert (t.slots, t.is_local_to(outer), t.is_local_to(inner)) == (1, True, False)

@@ -40,7 +40,12 @@ WORKING_STATE = {
     "storage.Family",
     "storage.Layout",
     "open_loop.OpenLoop",
+    "regress.execute._Run",
+    "regress.history.Search",
+    "regress.pool._Worker",
 }
+
+PRODUCTS = ("dot", "dot_general", "einsum", "inner", "matmul", "tensordot", "vdot", "vecdot", "conv_general_dilated")
 
 # Functions of a dialect that take **kwargs, and why.
 OPEN_SIGNATURES = {
@@ -48,7 +53,6 @@ OPEN_SIGNATURES = {
     "dialects/neuronxcc/jit.py:__call__": "hands the kernel's own arguments on",
     "dialects/neuronxcc/jit.py:simulate_kernel": "hands the kernel's own arguments on",
     "dialects/neuronxcc/loops.py:range_of": "stands for a `range` of the kernel's own and hands everything on",
-    "dialects/neuronxcc/nccl.py:collective": "raises Unsupported whatever it is given",
     "dialects/neuronxcc/private_api.py:closed": "raises Unsupported whatever it is given",
     "dialects/neuronxcc/shims.py:absent": "raises Unsupported whatever it is given",
     "dialects/nki/objects.py:__init__": "takes the fields of a subclass, and refuses every other name itself",
@@ -138,6 +142,16 @@ def test_a_dialect_swallows_no_keyword(path: Path):
         hints = {f.name for f in _functions(path) if f.args.kwarg and f.args.kwarg.arg == "hints"}
         swallows = [name for name in swallows if name not in hints]
     assert not swallows, swallows
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_a_product_names_its_precision(path: Path):
+    """By default JAX multiplies float32 as TF32 on a GPU."""
+    products = {f"{module}.{name}" for module in ("jnp", "lax") for name in PRODUCTS}
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not isinstance(node, ast.MatMult)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in products:
+            assert "precision" in {k.arg for k in node.keywords}, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 # ---- values

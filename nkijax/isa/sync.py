@@ -44,8 +44,8 @@ class SendRecv(Instruction):
     Memory: SBUF.  Data types: any, equal.
     Layout: dst and src have equal shapes (P, F); with gpsimd_dma at most 256 elements of a partition.
     Engine: DMA.
-    Cost: a transfer of the tile's bytes; waiting for the other core is not charged.
-    Not emulated: partners inside dynamic loops.
+    Cost: a transfer of the tile's bytes, once both cores have come.
+    Not emulated: eager execution.
     Source: nki.isa.sendrecv
     """
 
@@ -137,8 +137,8 @@ class CoreBarrier(Instruction):
     Memory: `data`, the tensor that the cores share, in any memory.
     Data types: any.
     Engine: `engine`, gpsimd by default.
-    Cost: one issue interval (assumed); waiting for the other core is not charged.
-    Not emulated: partners inside dynamic loops.
+    Cost: one issue interval (assumed), once both cores have come.
+    Not emulated: eager execution.
     Source: nki.isa.core_barrier
     """
 

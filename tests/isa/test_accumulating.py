@@ -490,6 +490,7 @@ def test_exponential_traced_immediates_give_the_same():
         ({"max_value": tile((P, 1), "bfloat16")}, r"max_value: must be one of \['float32'\], got bfloat16"),
         ({"reduce_init": 1.0}, "reduce_init: must be 0.0 without reduce_cmd.load_reduce, got 1.0"),
         ({"reduce_init": tile((P, 1))}, "reduce_init: must be 0.0 without reduce_cmd.load_reduce, got"),
+        ({"reduce_init": tile((P, 1), "int32"), "reduce_cmd": LOAD}, r"reduce_init: must be one of \['float32'\]"),
         ({"reduce_cmd": RESET}, "reduce_cmd: must be reduce_cmd.idle, reset_reduce, reduce or load_reduce, got reset"),
         ({"accumulator": None}, "accumulator: must be given with a reduce_cmd or reduce_res, got None"),
     ],

@@ -146,6 +146,22 @@ def test_activation_reduce():
     np.testing.assert_allclose(f32(dst, memory), want, rtol=2**-8)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activation_reduce_dtypes_and_views(dtype):
+    """From every second column to a tile of another rank; the sum is of what is not yet cast."""
+    data, memory = store(random((P, 2 * F), dtype), dtype)
+    dst, more = store(np.zeros((P, 2, 3)), dtype)
+    res, rest = store(np.zeros((P, 2)), dtype)
+    memory |= {**more, **rest}
+    part = data.slice(1, 0, 2 * F, 2)
+    acc = registers(memory)
+    execute(ActivationReduce(dst, SQUARE, part, ADD, res.slice(1, 1, 2), None, 0.25, acc), memory)
+    want = (f32(part, memory) * np.float32(0.25)) ** 2
+    np.testing.assert_array_equal(load(dst, memory), reference_cast(want, dtype))
+    np.testing.assert_array_equal(load(res, memory)[:, 1:], reference_cast(want.sum(1, keepdims=True), dtype))
+    assert not load(res, memory)[:, 0].any()
+
+
 def test_activation_reduce_may_leave_the_sum_in_the_registers():
     data, memory = store(np.full((P, F), 2.0))
     acc = registers(memory)
@@ -237,6 +253,7 @@ def test_activation_reduce_rules():
     assert rule(legal) == rule(replace(legal, reduce_res=None)) == ""
     api = "nki.isa.activation_reduce "
     assert rule(replace(legal, reduce_op=None)) == api + "reduce_op: must be nl.add, got None"
+    assert rule(replace(legal, op=ALU["add"])).startswith(api + "op: must be an activation function, one of")
     assert rule(replace(legal, reduce_op=ALU["minimum"])) == api + "reduce_op: must be nl.add, got minimum"
     assert rule(replace(legal, reduce_res=tile((P, 3)))).startswith(api + "reduce_res: must be a number or a (4, 1)")
     assert rule(replace(legal, bias=tile((P, F)))).startswith(

@@ -108,11 +108,21 @@ def test_dtypes_of_reductions(dtype):
         np.testing.assert_array_equal(out, np.broadcast_to(want, out.shape))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_of_scattered_reductions(dtype):
+    src, dst, x, memory = pair((N, 4), (1, 4), dtype)
+    (out,) = across(ReduceScatter((src,), (dst,), GROUPS["all"], 0, ALU["maximum"], axis=AXIS), memory)
+    np.testing.assert_array_equal(out[:, 0], x.max(axis=0))
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
 def test_dtypes_are_moved_bit_for_bit(dtype):
     src, dst, x, memory = pair((2, 4), (2 * N, 4), dtype)
     (out,) = across(AllGather((src,), (dst,), GROUPS["all"], 0, axis=AXIS), memory)
     np.testing.assert_array_equal(out, np.broadcast_to(x.reshape(2 * N, 4), out.shape))
+    src, dst, x, memory = pair((N, 4), (N, 4), dtype)
+    (out,) = across(AllToAll((src,), (dst,), GROUPS["all"], 0, axis=AXIS), memory)
+    np.testing.assert_array_equal(out, x.transpose(1, 0, 2))
 
 
 def test_several_tensors_and_views():
@@ -124,6 +134,24 @@ def test_several_tensors_and_views():
     assert rule(inst) == ""
     for out, x in zip(across(inst, dict(zip(srcs, xs, strict=True))), xs, strict=True):
         np.testing.assert_allclose(out, np.broadcast_to(x.sum(0), out.shape), rtol=1e-6)
+
+
+def test_views_of_tensors():
+    """Every second column of a source, the first rows of a destination."""
+    src, x = tile((N, 8), memory=HBM).slice(1, 0, 8, 2), values((N, 4))
+    for entry, rows, want in (
+        (lambda dst: AllGather((src,), (dst,), GROUPS["all"], 0, axis=AXIS), N * N, lambda r: x.reshape(N * N, 4)),
+        (lambda dst: AllToAll((src,), (dst,), GROUPS["all"], 0, axis=AXIS), N, lambda r: x[:, r]),
+        (
+            lambda dst: ReduceScatter((src,), (dst,), GROUPS["all"], 0, ADD, axis=AXIS),
+            1,
+            lambda r: x[:, r : r + 1].sum(0),
+        ),
+    ):
+        dst = tile((2 * rows, 4), memory=HBM).slice(0, 0, rows)
+        assert rule(entry(dst)) == ""
+        (out,) = across(entry(dst), {src: x, dst: np.zeros((N, rows, 4), np.float32)})
+        np.testing.assert_allclose(out, np.stack([want(r) for r in range(N)]), rtol=1e-6)
 
 
 def test_gradients():
@@ -143,7 +171,7 @@ def test_gradients():
 # ---- rules, cost, two cores
 
 A, B, WIDE, BIG = (tile(s, memory=HBM) for s in ((4, 4), (4, 4), (4, 5), (8, 4)))
-C, D = tile((4, 4)), tile((4, 4))
+C, D, ONE = tile((4, 4)), tile((4, 4)), tile((1, 1), "int32")
 TWO = ((0, 1),)
 ADD = ALU["add"]
 RULES = [
@@ -167,6 +195,9 @@ RULES = [
     (AllReduce((A,), (B,), TWO, ADD, 1), TRN2, "priority: needs gen4 or later, got trn2"),
     (AllReduce((A,), (B,), TWO, ADD, 4), TRN3, "priority: must be an integer from 0 to 3, got 4"),
     (AllReduce(*((tile((4, 4), "float8_e5m2_x4", HBM),),) * 2, TWO, ADD), TRN2, "packed x4 types take no arithmetic"),
+    (AllReduce((A.shifted(0, ONE, 4),), (B,), TWO, ADD), TRN2, "srcs: must have an address known at compile time, got"),
+    (AllGather((A,), (BIG,), (), 0), TRN2, r"replica_group: must have lists of ranks, got \[\]"),
+    (AllGather((A, A), (BIG,), TWO, 0), TRN2, "dsts: must have as many tensors as srcs, at least one, got 1"),
     (AllGather((A,), (BIG,), TWO, 1), TRN2, "collective_dim: must be 0, got 1"),
     (AllGather((C,), (tile((4, 8)),), TWO, 2), TRN2, "collective_dim: must be 0 or 1, got 2"),
     (AllGather((tile((4, 2, 2)),), (tile((8, 2, 2)),), TWO, 0), TRN2, "srcs: must have 2 dimensions in sbuf"),
@@ -182,6 +213,10 @@ RULES = [
     ),
     (ReduceScatter((A,), (B,), TWO, 0, ADD), TRN2, r"must have the shape \(2, 4\): 1/2 of srcs in dimension 0"),
     (ReduceScatter((A,), (B,), TWO, 1, ADD), TRN2, "collective_dim: must be 0, got 1"),
+    (ReduceScatter((A,), (B,), ((0, 0),), 0, ADD), TRN2, "replica_group: must have each rank once"),
+    (ReduceScatter((A,), (C,), TWO, 0, ADD), TRN2, "srcs, dsts: must all be in HBM or all in sbuf, got both"),
+    (ReduceScatter((A,), (B,), TWO, 0, ALU["multiply"]), TRN2, "op: must be nl.add, nl.minimum or nl.maximum, got mul"),
+    (AllToAll((A,), (B,), ((0,), (1, 2)), 0), TRN2, "replica_group: must have lists of equal length"),
     (AllToAll((C,), (D,), TWO, 0), TRN2, "srcs: must be in HBM, got sbuf"),
     (AllToAll((A,), (B,), ((0, 1, 2),), 0), TRN2, "srcs: must have a multiple of 3 in dimension 0"),
     (AllToAll((A,), (WIDE,), TWO, 0), TRN2, r"dsts: must have the shape \(4, 4\): that of srcs"),

@@ -88,13 +88,25 @@ def test_places_of_the_receiver():
     np.testing.assert_array_equal(out, reference(GROUPS["shuffled"], x, before, table, False, False, True)[0])
 
 
+@pytest.mark.parametrize("entry", [AllGatherV, AllToAllV])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3", "int8", "uint32", "bool"])
-def test_dtypes(dtype):
+def test_dtypes(entry, dtype):
     src, dst, meta, x, before = setup(GROUPS["all"], 8, 12, dtype=dtype)
-    inst = AllGatherV((src,), (dst,), GROUPS["all"], meta, True, axis=AXIS)
+    inst = entry((src,), (dst,), GROUPS["all"], meta, True, axis=AXIS)
     table = metadata(GROUPS["all"], np.random.default_rng(4), 8, 12)
     (out,) = across(inst, {src: x, dst: before, meta: table})
-    np.testing.assert_array_equal(out, reference(GROUPS["all"], x, before, table, True, True, False)[0])
+    np.testing.assert_array_equal(out, reference(GROUPS["all"], x, before, table, entry is AllGatherV, True, False)[0])
+
+
+@pytest.mark.parametrize("entry", [AllGatherV, AllToAllV])
+def test_views_of_tensors(entry):
+    _, _, meta, x, before = setup(GROUPS["all"], 8, 12)
+    src, dst = tile((2, 8), memory=HBM).slice(1, 0, 8, 2), tile((20,), memory=HBM).slice(0, 4, 16)
+    inst = entry((src,), (dst,), GROUPS["all"], meta, True, axis=AXIS)
+    assert rule(inst, TRN3) == ""
+    table = metadata(GROUPS["all"], np.random.default_rng(6), 8, 12)
+    (out,) = across(inst, {src: x, dst: before, meta: table})
+    np.testing.assert_array_equal(out, reference(GROUPS["all"], x, before, table, entry is AllGatherV, True, False)[0])
 
 
 def test_gradients():

@@ -111,7 +111,7 @@ def test_case_10_uint32_above_two_to_the_24():
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32"])
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "greater", "equal", "logical_and"])
-def test_tensor_tensor_words_wrap_and_compare_exactly(name, dtype):
+def test_trap_10_tensor_tensor_words_wrap_and_compare_exactly(name, dtype):
     dst, a, b, memory = two(dtype, dtype, dtype)
     info = np.iinfo(dtype)
     values = np.array([info.max, info.max - 1, info.min, 2**24 + 1, 2**24, 0], dtype)
@@ -329,7 +329,7 @@ def test_case_11_float32_to_int8():
     assert load(dst, memory).tolist() == [[0, 2, 2, 0, -2, 127, 127, -128]]
 
 
-def test_tensor_scalar_of_large_integers_goes_through_float32():
+def test_trap_10_tensor_scalar_of_large_integers_goes_through_float32():
     a, memory = store(np.full((P, F), 2**24 + 1), "int32")
     execute(TensorScalar(a, a, ALU["add"], 0), memory)
     assert (load(a, memory) == 2**24).all()
@@ -425,6 +425,20 @@ def test_scalar_tensor_tensor(reverse0, reverse1):
     np.testing.assert_array_equal(load(dst, memory), want)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_scalar_tensor_tensor_dtypes(dtype):
+    """From and into parts of tiles."""
+    whole, memory = store(random((P, 2 * F), dtype), dtype)
+    out, more = store(np.zeros((P, F + 2)), dtype)
+    memory |= more
+    a, b, dst = whole.slice(1, 0, F), whole.slice(1, F, 2 * F), out.slice(1, 2, F + 2)
+    execute(ScalarTensorTensor(dst, a, ALU["multiply"], -0.5, ALU["add"], b), memory)
+    want = reference_cast(f32(a, memory) * np.float32(-0.5) + f32(b, memory), dtype)
+    np.testing.assert_array_equal(load(dst, memory), want)
+    assert not memory[out.buffer][:, :2].any()
+
+
 def test_scalar_tensor_tensor_views_and_a_bfloat16_scalar():
     a, memory = store(random((P, 2, 3)))
     s, more = store(random((P, 1)), "bfloat16")
@@ -439,6 +453,7 @@ def test_scalar_tensor_tensor_views_and_a_bfloat16_scalar():
     ("changes", "message"),
     [
         ({"operand1": tile((P, F + 1))}, r"operand1: must have the 6 free elements of dst, got \(4, 7\)"),
+        ({"operand1": tile((P + 1, F))}, r"operand1: must have the 4 partitions of dst, got \(5, 6\)"),
         ({"data": tile((P, F), memory=Memory.shared_hbm)}, "data must be in"),
         ({"op0": ALU["bitwise_and"]}, "op0: must be an arithmetic operator, got bitwise_and"),
         ({"op1": ALU["abs"]}, "op1: must be a binary operator, got abs"),

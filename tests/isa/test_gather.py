@@ -95,7 +95,7 @@ def test_shuffle_of_any_partition_counts(to, of):
         np.testing.assert_array_equal(memory[dst.buffer], shuffled(old, new, mask))
 
 
-def test_shuffle_broadcasts_one_partition():
+def test_trap_23_shuffle_broadcasts_one_partition():
     """nki-library's broadcast: one source partition, quadrant after quadrant of the same tensor."""
     values = random((128, 6))
     whole, memory = store(values)
@@ -261,7 +261,7 @@ def test_local_gather_of_rows_of_four():
     np.testing.assert_array_equal(memory[dst.buffer].reshape(128, 64, 4), values[:, flat])
 
 
-def test_local_gather_through_sub_views():
+def test_8_8_local_gather_through_sub_views():
     values, index, old = random((128, 3, 10)), indices((128, 8), 15), random((128, 70), seed=1)
     src, out, ids, memory = placed(values, old, index, index="uint16")
     part = src.slice(0, 32, 80).slice(2, 0, 10, 2)  # 15 elements a partition
@@ -415,7 +415,7 @@ def test_poison_of_low_precision_stored_as_float32():
 
 
 @pytest.mark.parametrize(("dtype", "local"), [("float32", False), ("float32", True), ("bfloat16", False)])
-def test_gradients_past_masked_out_lanes_whose_index_is_outside(dtype, local):
+def test_case_31_gradients_past_masked_out_lanes_whose_index_is_outside(dtype, local):
     """A user's case: value and gradient are finite when a select drops those lanes."""
     x, data = jnp.asarray(random((16, 6), dtype) / 4), tile((16, 6), dtype)
     if local:

@@ -65,7 +65,7 @@ def test_32_bit_arithmetic_is_exact_and_wraps():
     np.testing.assert_array_equal(load(dst, memory), values(P, [[2**30, 6]], 2**24 + 1, 0).astype(np.int32))
 
 
-def test_a_register_as_offset():
+def test_8_8_a_register_as_offset():
     dst, memory = store(np.zeros((P, 6)), "int32")
     offset, more = register(-3)
     memory |= more

@@ -38,10 +38,13 @@ def recorder(target: Target = TRN2) -> Recorder:
 # ---- values
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize(
     "left, right", [*((a, b) for a in FLOATS for b in FLOATS), ("float32",) * 2, ("tfloat32",) * 2]
 )
-def test_product(left, right):
+def test_product(left, right, backend, monkeypatch):
+    """On whatever JAX calls its backend; what is multiplied there is `test_what_a_gpu_multiplies`."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     s, x = small_integers((8, 6)), small_integers((8, 10), 1)
     stationary, memory = store(s, left)
     moving, more = store(x, right)
@@ -62,7 +65,35 @@ def test_products_are_exact_and_summed_in_float32():
     np.testing.assert_allclose(memory[dst.buffer], s.astype(np.float64).T @ x.astype(np.float64), rtol=1e-5, atol=2e-5)
 
 
-def test_parts_and_three_dimensions_are_flattened():
+@pytest.mark.parametrize(
+    "left, right, stored, multiplied",
+    [
+        ("bfloat16", "bfloat16", None, "bfloat16"),
+        ("float16", "float8_e4m3", None, "float16"),
+        ("float8_e5m2", "bfloat16", None, "bfloat16"),
+        ("float8_e4m3", "float8_e4m3", None, "bfloat16"),
+        ("float16", "bfloat16", None, "float32"),
+        ("float32", "float32", None, "float32"),
+        ("bfloat16", "bfloat16", "float32", "float32"),  # NKI_PRECISE_FP=0
+    ],
+)
+def test_what_a_gpu_multiplies(left, right, stored, multiplied, monkeypatch):
+    """The narrowest operands that are exact, float32 results, never TF32; the CPU's operands are float32."""
+    stationary, moving = tile((8, 3), left), tile((8, 4), right)
+
+    def product(s, x):
+        return NcMatmul(psum(3, 4), stationary, moving).run(Reader({stationary: s, moving: x}, {}))
+
+    shapes = [jax.ShapeDtypeStruct(v.shape, dtypes.storage(stored or v.dtype)) for v in (stationary, moving)]
+    for backend, kind in (("gpu", multiplied), ("cpu", "float32")):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        (dot,) = (e for e in jax.make_jaxpr(lambda *x: product(*x))(*shapes).eqns if e.primitive.name == "dot_general")
+        assert [v.aval.dtype for v in dot.invars] == [dtypes.storage(kind)] * 2
+        assert dot.outvars[0].aval.dtype == np.float32
+        assert dot.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
+
+
+def test_8_8_parts_and_three_dimensions_are_flattened():
     s, x = small_integers((16, 2, 3)), small_integers((16, 6, 8), 1)
     stationary, memory = store(s)
     moving, more = store(x)

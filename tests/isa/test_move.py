@@ -107,7 +107,7 @@ def gather(rows: list[int], dst_shape: tuple[int, ...], mode: OobMode = OobMode.
 @pytest.mark.parametrize("dst_shape", [(3, 4), (6, 2), (2, 6), (1, 12)])
 @pytest.mark.parametrize("rows", [[4, 0, 4], [5, 1, -1], [2**31 - 1, 7, 2]])
 @pytest.mark.parametrize("traced", [False, True])
-def test_gather_skips_rows_outside_and_keeps_their_bits(rows, dst_shape, traced):
+def test_8_8_gather_skips_rows_outside_and_keeps_their_bits(rows, dst_shape, traced):
     instruction, memory, want = gather(rows, dst_shape, OobMode.skip)
     execute(instruction, memory, traced)
     np.testing.assert_array_equal(memory[instruction.dst.buffer], want)

@@ -223,7 +223,7 @@ def test_the_dx_functions_are_derivatives(name):
     np.testing.assert_allclose(ACTIVATIONS[name + "_dx"].function(x), gradient, atol=2e-6)
 
 
-def test_sin_extrapolates_a_cubic():
+def test_trap_9_sin_extrapolates_a_cubic():
     got = ACTIVATIONS["sin"].function(jnp.array([9.0, -9.0, math.pi], jnp.float32))
     np.testing.assert_allclose(got, [27.65, -27.65, 0], atol=5e-3)
 

@@ -86,6 +86,19 @@ def test_ring_of_reductions(groups, op, dtype):
         np.testing.assert_array_equal(out[rank], 7 if source is None else both[source].astype(x.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "int8", "uint16", "int32", "bool"])
+def test_dtypes_and_views_are_moved_bit_for_bit(dtype):
+    src = tile((3, 4), dtype, HBM).slice(1, 0, 4, 2)
+    dst = tile((5, 2), dtype, HBM).slice(0, 2, 5)
+    x, tensors = values((3, 2), dtype), {dst: sevens((3, 2), dtype)}
+    pairs = tuple((r, (r + 1) % N) for r in range(N))
+    ring = CollectivePermuteImplicit((src,), (dst,), GROUPS["all"], axis=AXIS)
+    for inst in (CollectivePermute((src,), (dst,), pairs, axis=AXIS), ring):
+        assert rule(inst) == ""
+        (out,) = across(inst, {src: x, **tensors})
+        np.testing.assert_array_equal(out, np.roll(x, 1, axis=0))
+
+
 def test_rank_ids():
     register = tile((1,), "int32", Memory.register)
     (out,) = across(RankId(register, axis=AXIS), {register: np.zeros((N, 1), np.int32)})
@@ -135,6 +148,9 @@ RULES = [
     (Ring((A, A), (B, B), TWO), TRN2, r"channel_ids: must be the ints from 0 to 1, a channel each, got \(0,\)"),
     (Ring((A,) * 5, (B,) * 5, TWO, tuple(range(5))), TRN2, "channel_ids: must be at most 4 channels, got 5"),
     (Ring((A,), (tile((8, 2), memory=HBM),), TWO), TRN2, r"dsts: must have the shape \(4, 4\): that of its source"),
+    (Ring((A,), (tile((4, 4), "int8", HBM),), TWO), TRN2, "srcs_by_channel: must have the dtype int8"),
+    (Reduce((A,), (A,), (B,), (), ADD), TRN2, "replica_group: must have lists of ranks"),
+    (Reduce((A,), (A,), (B,), TWO, ADD, (1,)), TRN2, r"channel_ids: must be the ints from 0 to 0, a channel each"),
     (
         Reduce((A,), (A,), (B,), TWO, ALU["multiply"]),
         TRN2,

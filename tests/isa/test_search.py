@@ -150,11 +150,24 @@ def test_find_index8(dtype):
 
 
 @pytest.mark.parametrize("index", MISSING)
-def test_find_index8_ascends_over_duplicates_and_misses_with_all_ones(index):
+def test_case_20_find_index8_ascends_over_duplicates_and_misses_with_all_ones(index):
     """A user's case: 5 twice, 3, and 9 five times, which is not there."""
     data, vals, dst, memory = searched([[5, 3, 5, 1, 0, 0, 0, 0]], [[5, 5, 3, 9, 9, 9, 9, 9]], index=index)
     execute(NcFindIndex8(dst, data, vals), memory, traced=True)
     np.testing.assert_array_equal(load(dst, memory), [[0, 2, 1, *[MISSING[index]] * 5]])
+
+
+def test_find_index8_of_views():
+    """An index counts along all free dimensions of the view, in its order."""
+    source, memory = store(np.arange(48).reshape(2, 4, 6))
+    vals, more = store(np.array([[1, 7, 13, 19, 3, 2, 0, 21], [25, 99, 31, 37, 43, 27, 33, 45]]))
+    dst, rest = store(np.zeros((2, 10)), "uint32")
+    memory |= {**more, **rest}
+    data = source.slice(2, 1, 6, 2).permute((0, 2, 1))
+    execute(NcFindIndex8(dst.slice(1, 1, 9), data, vals), memory)
+    want = found(load(data, memory), load(vals, memory), MISSING["uint32"])
+    np.testing.assert_array_equal(load(dst, memory)[:, 1:9], want)
+    np.testing.assert_array_equal(want[0, :4], [0, 1, 2, 3])
 
 
 def test_find_index8_runs_out_of_occurrences():
@@ -226,7 +239,7 @@ def test_match_replace8(dtype):
         np.testing.assert_array_equal(load(slots, memory), where)
 
 
-def test_match_replace8_descends_over_duplicates():
+def test_8_8_match_replace8_descends_over_duplicates():
     data, vals, slots, memory = searched([[1, 2, 3, 4, *[8] * 7]], [[3, *[8] * 7]])
     execute(NcMatchReplace8(data, data, vals, 0.0, slots), memory, traced=True)
     np.testing.assert_array_equal(load(slots, memory), [[2, 10, 9, 8, 7, 6, 5, 4]])

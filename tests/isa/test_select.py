@@ -78,7 +78,7 @@ def test_affine_select_when_low_precision_is_stored_as_float32():
     np.testing.assert_array_equal(out, np.where(np.arange(P)[:, None] == 0, x, np.float32(0.1)))
 
 
-def test_affine_select_views_register_and_causal_mask():
+def test_8_8_affine_select_views_register_and_causal_mask():
     data, memory = store(random((P, 3, 2)))
     out, more = store(np.zeros((P, 12)))
     register = whole(Buffer(-1, (1, 1), "int32", Memory.register, "r"))
@@ -196,7 +196,7 @@ def test_tensor_copy_predicated_of_a_number(dtype, number, stored, traced):
     np.testing.assert_array_equal(load(dst, memory), want)
 
 
-def test_tensor_copy_predicated_operands_of_different_rank():
+def test_8_8_tensor_copy_predicated_operands_of_different_rank():
     src, memory = store(random((P, 2, 3)))
     predicate, more = store(random((P, 3, 2), "uint8", 2) % 2, "uint8")
     out, rest = store(np.full((P, 12), 7))

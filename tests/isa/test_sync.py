@@ -26,14 +26,32 @@ def test_partners_swap_even_in_place(dtype):
     np.testing.assert_array_equal(load(b, memory), before[0])
 
 
-def test_sending_to_oneself_is_a_copy_and_meets_nobody():
-    src, memory = store(random((4, 6)))
-    dst, more = store(np.zeros((4, 6)))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "float8_e5m2"])
+def test_sending_to_oneself_is_a_copy_and_meets_nobody(dtype):
+    src, memory = store(random((4, 6), dtype), dtype)
+    dst, more = store(np.zeros((4, 6)), dtype)
     memory |= more
     own = SendRecv(src, dst, 0, 0, 0)
     assert own.meets() is None and SEND.meets() is not None and replace(own, core=1).meets() is not None
     execute(own, memory)
     np.testing.assert_array_equal(load(dst, memory), load(src, memory))
+
+
+def test_parts_of_tiles():
+    """The odd columns of one core's tile for the last rows of the other's, and the other way round."""
+    (a, memory), (b, more) = (store(random(shape, seed=k)) for k, shape in enumerate([(2, 6), (4, 3)]))
+    memory |= more
+    one, two = a.slice(1, 1, 6, 2), b.slice(0, 2, 4)
+    before = load(one, memory).copy(), load(two, memory).copy()
+    (swap,) = SendRecv(one, one, 1, 1, 0).join([SendRecv(two, two, 0, 0, 0, core=1)])
+    execute(swap, memory)
+    np.testing.assert_array_equal(load(one, memory), before[1])
+    np.testing.assert_array_equal(load(two, memory), before[0])
+    np.testing.assert_array_equal(memory[a.buffer][:, ::2], random((2, 6))[:, ::2])
+    own = SendRecv(one, two, 0, 0, 0)
+    assert rule(own) == ""
+    execute(own, memory)
+    np.testing.assert_array_equal(load(two, memory), before[1])
 
 
 @pytest.mark.parametrize(
@@ -65,6 +83,8 @@ def test_generations():
 def test_partners_must_agree_on_the_shape():
     with pytest.raises(KernelError, match="must be int32"):
         SEND.join([SendRecv(tile((4, 6), "int32"), tile((4, 6), "int32"), 0, 0, 0, core=1)])
+    (swap,) = SEND.join([SendRecv(tile((4, 6)), tile((4, 6)), 0, 0, 0, core=1)])
+    assert rule(swap) == "" and "(4, 5)" in rule(replace(swap, dst1=tile((4, 5))))
 
 
 @pytest.mark.parametrize("cores, meets", [((0, 1), True), ([0, 1], True), ((0,), False), (0, False)])

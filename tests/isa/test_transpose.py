@@ -72,6 +72,16 @@ def test_dma_transpose(shape, axes, given, dtype):
     np.testing.assert_array_equal(bits(arrays[dst.buffer]), bits(want))
 
 
+def test_dma_transpose_of_parts():
+    source = random_bits((8, 10), "float32")
+    src, dst = tile((8, 10), memory=HBM), tile((6, 9))
+    arrays = {src.buffer: source, dst.buffer: np.zeros((6, 9), np.float32)}
+    execute(DmaTranspose(dst.slice(0, 1, 6).slice(1, 1, 9, 2), src.slice(0, 0, 4).slice(1, 0, 10, 2)), arrays)
+    want = np.zeros((6, 9), np.float32)
+    want[1:6, 1:9:2] = source[:4, ::2].T
+    np.testing.assert_array_equal(bits(arrays[dst.buffer]), bits(want))
+
+
 def gathering(rows: np.ndarray, shape: tuple[int, ...], mode: OobMode) -> tuple[DmaTranspose, dict, np.ndarray]:
     """dst <- transpose(table[rows]), and the same in NumPy; rows outside keep dst."""
     table = random_bits((40, *shape[1:]), "bfloat16")
@@ -90,7 +100,7 @@ def gathering(rows: np.ndarray, shape: tuple[int, ...], mode: OobMode) -> tuple[
 @pytest.mark.parametrize("shape", [(16, 24), (32, 2, 8), (16, 1, 3, 8), (48, 3, 1, 8)])
 @pytest.mark.parametrize("outside", [0, 3])
 @pytest.mark.parametrize("traced", [False, True])
-def test_gather_transpose(shape, outside, traced):
+def test_8_8_gather_transpose_keeps_what_it_skips(shape, outside, traced):
     rows = np.random.default_rng(2).integers(0, 40, shape[0]).astype(np.uint32)
     rows[:outside] = [40, 2**32 - 1, 2**31][:outside]
     mode = OobMode.skip if outside else OobMode.error

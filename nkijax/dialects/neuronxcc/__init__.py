@@ -6,6 +6,7 @@ from nkijax.dialects.neuronxcc import compiler as compiler
 from nkijax.dialects.neuronxcc import isa as isa
 from nkijax.dialects.neuronxcc import language as language
 from nkijax.dialects.neuronxcc import typing as typing
+from nkijax.dialects.neuronxcc.frameworks import FrameworkKernel as FrameworkKernel
 from nkijax.dialects.neuronxcc.jit import baremetal as baremetal
 from nkijax.dialects.neuronxcc.jit import benchmark as benchmark
 from nkijax.dialects.neuronxcc.jit import jit as jit

@@ -1,8 +1,9 @@
 """Block tensors: tensors with dimensions left of the partitions.
 
 Each logical tile is a buffer of its own, so that tiles that loops take in turn roll as a family.  A tensor whose block
-dimensions are first indexed by something else than ints (index objects, slices, what only the run knows) is one buffer
-(P, blocks …, F …) instead, on which tiles are patterns.
+dimensions are indexed by something else than ints (index objects, slices, what only the run knows) becomes one buffer
+(P, blocks …, F …) instead, on which tiles are patterns; what was recorded of its tiles until then is moved there as the
+trace ends.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nkijax import dtypes
-from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc import emit, overlay
 from nkijax.dialects.neuronxcc.dtype import DType, name_of
-from nkijax.dialects.neuronxcc.index import as_index
-from nkijax.dialects.neuronxcc.tensor import Tile, face
+from nkijax.dialects.neuronxcc.index import Index, as_index
+from nkijax.dialects.neuronxcc.tensor import Guard, Tensor, Tile, face
 from nkijax.errors import KernelError, Unsupported
 from nkijax.machine import Memory
+from nkijax.trace import current
 from nkijax.view import View
 
 _API = "tensor[...]"
@@ -25,7 +27,7 @@ _API = "tensor[...]"
 class Storage:
     """Where the tiles of a block tensor are; `whole(fill)` makes the one buffer instead, None if places are given."""
 
-    def __init__(self, tiles: dict[tuple[int, ...], View], whole: Callable[[float], Any] | None):
+    def __init__(self, tiles: dict[tuple[int, ...], View], whole: Callable[[float], Tensor] | None):
         self.tiles, self.used, self.fill = tiles, False, 0.0
         self._whole, self._made = whole, None
 
@@ -36,17 +38,25 @@ class Storage:
 
     def unite(self, key: Any) -> Any:
         """Make it one buffer."""
-        if self._whole is None or self.used:
-            what = "of a tensor with given places" if self._whole is None else "that were indexed by ints before"
-            raise Unsupported(f"{_API}: block dimensions {what} take ints, got {key!r}")
-        self._made = self._whole(self.fill)
+        if self._whole is None:
+            raise Unsupported(f"{_API}: block dimensions of a tensor with given places take ints, got {key!r}")
+        self._made = self._whole(0.0 if self.used else self.fill)
+        if self.used:
+            buffer, size = self._made.raw.buffer, dtypes.size(self._made.dtype)
+            width = buffer.size // buffer.shape[0] * size
+            part = width // len(self.tiles)
+            homes = {
+                v.buffer: overlay.Home(buffer, 0, k * part, part, width) for k, v in enumerate(self.tiles.values())
+            }
+            current(_API).finishing.insert(0, lambda _, nodes: overlay.moved_to(nodes, homes))
+        self.tiles = {index: self._made[index].raw for index in self.tiles}
         return self._made
 
 
 class Blocks:
     """A block tensor, or a part of one with fewer block dimensions."""
 
-    __slots__ = ("_index", "_storage", "buffer", "dtype", "name", "shape")
+    __slots__ = ("_index", "_storage", "buffer", "dtype", "name", "partition", "shape")
     __array_ufunc__ = None
 
     def __init__(
@@ -60,6 +70,7 @@ class Blocks:
     ):
         self._storage, self._index = storage, index
         self.shape, self.dtype, self.buffer, self.name = shape, DType(dtype), memory, name
+        self.partition = len(next(iter(storage.tiles))) - len(index)  # how many block dimensions are left
 
     def filled(self, value: float) -> None:
         """Note that every tile holds a number."""
@@ -74,12 +85,15 @@ class Blocks:
         """Bytes of one element."""
         return dtypes.size(self.dtype)
 
-    @property
-    def partition(self) -> int:
-        """The dimension that is the partitions: how many block dimensions are left."""
-        return len(next(iter(self._storage.tiles))) - len(self._index)
-
     def __getitem__(self, key: Any) -> Any:
+        if type(key) is tuple and self._storage.one is None:
+            depth = self.partition
+            index = key[:depth]
+            if all(type(k) is int for k in index):
+                tile = self._storage.tiles.get((*self._index, *index))
+                if tile is not None:
+                    self._storage.used = True
+                    return face(tile)[key[depth:]] if len(key) > depth else face(tile)
         keys = list(key) if isinstance(key, tuple) else [key]
         if self._storage.one is not None:
             return self._storage.one[(*self._index, *keys)]
@@ -90,6 +104,9 @@ class Blocks:
         index = self._ints(keys[:depth])
         if index is None:
             return self._storage.unite(key)[(*self._index, *keys)]
+        beyond = next((k for k, i in enumerate(index) if not 0 <= i < self.shape[k]), None)
+        if beyond is not None:
+            return self._outside(beyond, index)[tuple(keys[depth:])]
         if len(index) < depth:
             return Blocks(
                 self._storage, self.shape[len(index) :], self.dtype.name, self.buffer, self.name, (*self._index, *index)
@@ -99,17 +116,22 @@ class Blocks:
         return tile[tuple(keys[depth:])] if keys[depth:] else tile
 
     def _ints(self, keys: Sequence[Any]) -> tuple[int, ...] | None:
-        """Block indices as ints that are inside; None if one is something else."""
+        """Block indices as ints; None if one is something else."""
         out = []
         for k, n in zip(keys, self.shape, strict=False):
             index = as_index(k)
             if index is None or index.ndim or index.moving is not None:
                 return None
-            i = index.constant + n if index.constant < 0 else index.constant
-            if not 0 <= i < n:
-                raise KernelError(f"{_API}: block index {index.constant} exceeds the block dimensions of {self.shape}")
-            out.append(i)
+            out.append(index.constant + n if index.constant < 0 else index.constant)
         return tuple(out)
+
+    def _outside(self, dim: int, index: tuple[int, ...]) -> Tensor:
+        """A tile that does not exist: no error until it is used where no mask hides it."""
+        if len(index) < self.partition:
+            raise KernelError(f"{_API}: block index {index[dim]} exceeds the block dimensions of {self.shape}")
+        one = next(iter(self._storage.tiles.values()))
+        form = Index((0,) * one.ndim, one.shape, index[dim])
+        return face(one, guards=(Guard(form, self.shape[dim], dim),))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """self[key] = value; what a mask hides whole is written nowhere, so its block index may be anywhere."""
@@ -130,17 +152,18 @@ class Blocks:
         """The same elements in another shape: of each tile, where blocks and partitions stay, else as one buffer."""
         given = shape if shape is not None else sizes[0] if len(sizes) == 1 else sizes
         given, kept = tuple(int(n) for n in given), self.partition + 1
-        if self._storage.one is None and given[:kept] == self.shape[:kept]:
+        if given[:kept] == self.shape[:kept]:
             return self._mapped(lambda v: v.reshape(given[kept - 1 :]))
         whole = self._storage.one or self._storage.unite("reshape")
         return (whole[self._index] if self._index else whole).reshape(given)
 
     def view(self, dtype) -> Any:
         """The same bytes as another dtype; the last dimension is scaled by the ratio of the sizes."""
-        if self._storage.one is not None:
-            return (self._storage.one[self._index] if self._index else self._storage.one).view(dtype)
-        kind = name_of(dtype, "view")
-        return self._mapped(lambda v: v.reinterpret(kind))
+        kind, one = name_of(dtype, "view"), self._storage.one
+        if one is None:
+            return self._mapped(lambda v: v.reinterpret(kind))
+        part = one[self._index] if self._index else one
+        return face(part.raw.reinterpret(kind), part.partition)
 
     def __repr__(self) -> str:
         return f"Blocks({self.name or 'unnamed'}: {self.dtype}{list(self.shape)} in {self.buffer.value})"

@@ -162,7 +162,7 @@ def _fresh(recorder: Recorder, shape: Sequence[int], dtype: str, memory: Memory,
 
 
 def _check(recorder: Recorder, memory: Memory, place: Place, partitions: int, size: int, name: str) -> None:
-    """A place beyond the memory is a warning: allocators of public kernels count on and on."""
+    """A place beyond the memory is a warning, since allocators of public kernels count on and on; strictly an error."""
     target, what = recorder.target, f"tensor `{name or 'unnamed'}`"
     if place.partition < 0 or place.partition + partitions > target.pmax:
         last = place.partition + partitions - 1
@@ -178,7 +178,7 @@ def _check(recorder: Recorder, memory: Memory, place: Place, partitions: int, si
 
 
 class AllocationWarning(UserWarning):
-    """A tensor is placed beyond the memory; to make it an error: `warnings.simplefilter("error", …)`."""
+    """A tensor is placed beyond the memory; `nkijax.run(kernel, …, strict=True)` makes that an error."""
 
 
 class _Warned(set):
@@ -190,6 +190,8 @@ class _Warned(set):
 
 
 def _warn(recorder: Recorder, message: str) -> None:
+    if recorder.strict:
+        raise KernelError(message)
     warned: _Warned = recorder.facts(_Warned)
     site = recorder.site()
     if site not in warned:

@@ -29,3 +29,9 @@ class fp32:
     min = FLOAT32_MIN
     max = -FLOAT32_MIN
     inf = math.inf
+
+
+class bfp16:
+    """Facts of bfloat16; `min` is the documented bit pattern 0xff80."""
+
+    min = -math.inf

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nkijax import arrays
-from nkijax.buffer import suffix_products
+from nkijax.buffer import Buffer, suffix_products
 from nkijax.dialects.neuronxcc import compiler, emit, unused
 from nkijax.dialects.neuronxcc import dtype as kinds
 from nkijax.dialects.neuronxcc.blocks import Blocks, Storage
@@ -53,17 +53,24 @@ def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tup
     if not blocks:
         return face(views[()]), list(views.values())
     placed = allocation is not None and allocation.place is not None
-    whole = None if placed else lambda fill: _united(blocks, tile, kind, memory, name or "", fill)
-    return Blocks(Storage(views, whole), (*blocks, *tile), kind, memory, name or ""), list(views.values())
+    like = next(iter(views.values()))
+    storage = Storage(views, None if placed else lambda fill: _united(blocks, like, fill))
+    tensor = Blocks(storage, (*blocks, *tile), kind, memory, name or "")
+    if current(api).executor is not None and not placed:  # nothing rolls, and what was executed cannot be moved
+        return tensor, [storage.unite(None).raw]
+    return tensor, list(views.values())
 
 
-def _united(
-    blocks: tuple[int, ...], tile: tuple[int, ...], kind: str, memory: Memory, name: str, fill: float
-) -> Tensor:
-    """A block tensor in one buffer (P, blocks …, F …)."""
-    view = allocate((tile[0], *blocks, *tile[1:]), kind, memory, name, zero=True)
+def _united(blocks: tuple[int, ...], like: View, fill: float) -> Tensor:
+    """A block tensor in one buffer (P, blocks …, F …), which lives as long as one of its tiles, `like`."""
+    recorder, kind, tile = current("nl.ndarray"), like.dtype, like.shape
+    old, shape = like.buffer, (tile[0], *blocks, *tile[1:])
+    buffer = Buffer(len(recorder.buffers), shape, kind, old.memory, old.name, old.depth, old.scope)
+    recorder.buffers.append(buffer)
+    recorder.zeros.add(buffer)
+    view = View.whole(buffer)
     if fill:
-        current("nl.full").emit(Memset(view, emit.fitting(fill, kind)))
+        recorder.emit(Memset(view, emit.fitting(fill, kind)))
     steps, at = suffix_products(view.shape), len(blocks)
     strides = (*steps[1 : 1 + at], steps[0], *steps[1 + at :])
     return face(View(view.buffer, 0, strides, (*blocks, *tile), kind), at)

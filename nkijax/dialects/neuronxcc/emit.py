@@ -15,9 +15,11 @@ import numpy as np
 import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import arrays, dtypes
 from nkijax.dialects.neuronxcc.dtype import name_of
+from nkijax.dialects.neuronxcc.fit import broadcasts, fitted, rows_only
 from nkijax.dialects.neuronxcc.index import predicate_of
 from nkijax.dialects.neuronxcc.masks import affine_pattern as affine_pattern
 from nkijax.dialects.neuronxcc.masks import select
+from nkijax.dialects.neuronxcc.pieces import Pieces
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, conjunction, everywhere, region
 from nkijax.dialects.neuronxcc.subscript import subscript
 from nkijax.dialects.neuronxcc.tensor import (
@@ -48,8 +50,11 @@ class Column:
     tile: Any  # a Tensor, a number or None
 
 
+_NUMBERS = (int, float, np.number, np.bool_)
+
+
 def is_number(x: Any) -> bool:
-    return isinstance(x, bool | int | float | np.number | np.bool_)
+    return isinstance(x, _NUMBERS)
 
 
 def masks_of(operands: Sequence[Any]) -> list[Predicate]:
@@ -168,9 +173,11 @@ def copy_instruction(dst: View, src: View) -> Instruction:
     return DmaCopy(dst, to_sbuf(src))
 
 
-def assign(dst: Tensor, value: Any) -> None:
+def assign(dst: Any, value: Any) -> None:
     """dst[...] = value."""
-    if isinstance(value, Tile) and value.reduce is not None:
+    if isinstance(dst, Pieces):
+        scatter(dst, value)
+    elif isinstance(value, Tile) and value.reduce is not None:
         op, value.reduce = value.reduce, None
         update(op, dst, value)
     elif isinstance(value, Tensor):
@@ -183,6 +190,26 @@ def assign(dst: Tensor, value: Any) -> None:
         _assign_tensor(dst, face(constant))
     else:
         raise KernelError(f"assignment value: must be a tile or a number, got {value!r}")
+
+
+def scatter(dst: Pieces, value: Any, mask: Any = None, mode: OobMode = OobMode.error) -> None:
+    """dst = a tile or a number, where a mask holds, piece by piece."""
+    if isinstance(value, Tile):
+        if value.region is not None:
+            mask = conjunction(mask, predicate_of(value.region))
+        for box, part, there in dst.masked(mask):
+            _assign_tensor(part, dst.cut(value, box), there, mode)
+    else:
+        for _, part, there in dst.masked(mask):
+            fill(part, arrays.static(value), there)
+
+
+def gather(src: Pieces, one: Callable[[Tensor, Any], Tile], dtype: str, mask: Any = None) -> Tile:
+    """A new tile of what `src` addresses; `one(part, mask)` gives the tile of a part."""
+    tile = result(src.shape, dtype, Memory.sbuf, region(mask, src.shape))
+    for box, part, there in src.masked(mask):
+        _assign_tensor(face(boxed(tile.raw, box)), one(part, there))
+    return tile
 
 
 def fill(dst: Tensor, value: Any, mask: Any = None) -> None:
@@ -211,7 +238,7 @@ def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None, mode: OobMode =
     where = value.region if isinstance(value, Tile) and value.region is not None else None
     if where is None and value.raw == dst.raw and not value.mask and not dst.mask:
         return  # `t[...] += x` has written it
-    dst, fit, where = _fitted(dst, value, where)
+    dst, fit, where = fitted(dst, value, where)
     if dst.mask is not None or value.mask is not None or mask is not None:
         inner = joint("assignment", mask, [dst, value], dst.shape)
         where = inner if where is None else _both(where, inner)
@@ -253,55 +280,6 @@ def _both(a: Region, b: Region) -> Region:
     box = tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a.box, b.box, strict=True))
     rests = [r.rest for r in (a, b) if r.rest is not None]
     return Region(a.shape, box, conjunction(*rests) if rests else None)
-
-
-def _fitted(dst: Tensor, value: Tensor, where: Region | None) -> tuple[Tensor, Callable[[View], View], Region | None]:
-    """Destination and value in one shape: equal, broadcast from the left, or with another factoring of free sizes.
-
-    The function makes the value's view one of the destination's shape.
-    """
-    if dst.shape == value.shape or _broadcasts(value.shape, dst.shape):
-        if where is not None and where.shape != dst.shape:
-            where = _stretched(where, dst.shape)
-        shape = dst.shape
-        return dst, lambda v: broadcast(v, shape), where
-    if dst.size == value.size and (where is None or _rows_only(where)) and not dst.guards and not value.guards:
-        rows = None if where is None or where.box[0] == (0, where.shape[0]) else where.box[0]
-        if rows is None or dst.shape[0] == value.shape[0]:
-            if not _reshapes(value, dst.shape):
-                dst = face(operand(dst).reshape(value.shape))
-            shape = dst.shape
-            where = None if rows is None else Region(shape, (rows, *((0, n) for n in shape[1:])))
-            return dst, lambda v: v.reshape(shape), where
-    raise KernelError(f"assignment value: shape {value.shape} does not fit {dst.shape}")
-
-
-def _reshapes(value: Tensor, shape: Sequence[int]) -> bool:
-    try:
-        operand(value).reshape(shape)
-    except KernelError:
-        return False
-    return True
-
-
-def _broadcasts(own: Sequence[int], shape: Sequence[int]) -> bool:
-    if len(own) > len(shape) and any(n != 1 for n in own[len(shape) :]):
-        return False
-    return all(a in (1, b) for a, b in zip(own, shape, strict=False))
-
-
-def _stretched(where: Region, shape: tuple[int, ...]) -> Region:
-    """The region of a value that is broadcast to `shape`."""
-    box = [(0, n) for n in shape]
-    for axis, (have, n) in enumerate(zip(where.shape, shape, strict=False)):
-        if have == n or where.box[axis][0] >= where.box[axis][1]:
-            box[axis] = where.box[axis]
-    rest = None if where.rest is None else where.rest
-    return region(rest, shape) if rest is not None else Region(shape, tuple(box))
-
-
-def _rows_only(where: Region) -> bool:
-    return where.rest is None and all(b == (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True))
 
 
 def _redirect(value: Tile, view: View) -> bool:
@@ -348,7 +326,7 @@ def _accumulate(dst: Tensor, value: Tile) -> bool:
     if where.rest is not None or dst.mask is not None or recorder.executor is not None or dst.dtype != "float32":
         return False
     if dst.shape != value.shape:
-        if dst.shape_2d != value.shape_2d or not _rows_only(where):
+        if dst.shape_2d != value.shape_2d or not rows_only(where):
             return False
         where = Region(dst.shape, (where.box[0], *((0, n) for n in dst.shape[1:])))
     view = operand(dst, None, where, "matmul")
@@ -362,9 +340,11 @@ def _accumulate(dst: Tensor, value: Tile) -> bool:
 # ---- copies
 
 
-def copy(x: Tensor, dtype: Any = None, mask: Any = None, api: str = "nl.copy", memory: Memory = Memory.sbuf) -> Tile:
+def copy(x: Any, dtype: Any = None, mask: Any = None, api: str = "nl.copy", memory: Memory = Memory.sbuf) -> Tile:
     """A new tile with the elements of `x`, cast."""
     kind = x.dtype.name if dtype is None else name_of(dtype, api)
+    if isinstance(x, Pieces):
+        return gather(x, lambda part, there: copy(part, kind, there, api), kind, mask)
     return compute(api, x.shape, kind, copy_instruction, [x], mask, memory)
 
 
@@ -373,7 +353,7 @@ def broadcast_to(x: Tensor, shape: Sequence[int], dtype: Any = None) -> Tile:
     api = "nl.broadcast_to"
     sizes = tuple(int(n) for n in shape)
     view, kind = operand(x, api=api), x.dtype.name if dtype is None else name_of(dtype, api)
-    if view.ndim < len(sizes) and not _broadcasts(view.shape, sizes):
+    if view.ndim < len(sizes) and not broadcasts(view.shape, sizes):
         view = view.reshape((*(1 for _ in range(len(sizes) - view.ndim)), *view.shape)) if view.memory.is_hbm else view
     wide = broadcast(view, sizes, api)
     out = result(sizes, kind)

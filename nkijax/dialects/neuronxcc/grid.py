@@ -47,9 +47,15 @@ def grid_of(key: Any) -> tuple[int, ...]:
     return grid
 
 
+class ProgramId(int):
+    """A program's number on the grid axis `axis`; where an axis is asked for, it stands for its own."""
+
+    axis: int
+
+
 def _axis(api: str, axis: Any) -> int:
     grid = current(api).grid
-    k = operator.index(axis)
+    k = axis.axis if isinstance(axis, ProgramId) else operator.index(axis)
     if not 0 <= k < max(len(grid), 1):
         raise KernelError(f"{api} axis: the grid has {len(grid)} axes, got {axis}")
     return k
@@ -59,19 +65,20 @@ def program_id(axis=0) -> int:
     """Which program this is on a grid axis; 0 without a grid."""
     api = "nl.program_id"
     k, recorder = _axis(api, axis), current(api)
-    if not recorder.grid:
-        return 0
-    return recorder.program_id // math.prod(recorder.grid[k + 1 :]) % recorder.grid[k]
+    here = recorder.program_id // math.prod(recorder.grid[k + 1 :]) % recorder.grid[k] if recorder.grid else 0
+    number = ProgramId(here)
+    number.axis = k
+    return number
 
 
-def num_programs(axes=None) -> Any:
-    """How many programs there are: in all, on one axis, or a tuple for several axes."""
+def num_programs(axes=None) -> int:
+    """How many programs there are: in all, on one axis, or on several axes together."""
     api = "nl.num_programs"
     recorder = current(api)
     if axes is None:
         return recorder.programs
     if isinstance(axes, tuple | list):
-        return tuple(num_programs(a) for a in axes)
+        return math.prod(num_programs(a) for a in axes)
     k = _axis(api, axes)
     return recorder.grid[k] if recorder.grid else 1
 

@@ -1,4 +1,4 @@
-"""Index objects: `nl.arange`, `nl.mgrid`, `nl.ds`, and arithmetic on them.
+"""Index objects, as `nl.arange` and `nl.mgrid` make them (see `grids`), `nl.ds`, and arithmetic on them.
 
 An `Index` stays symbolic: an affine form over the positions of a grid.  Ranks align from the left, so an axis is its
 number, counted from the partitions.
@@ -7,22 +7,26 @@ number, counted from the partitions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from nkijax.dialects.neuronxcc.predicate import Predicate, Region, compare, conjunction
+from nkijax.dialects.neuronxcc.predicate import Predicate, Region, compare, conjunction, true_boxes
 from nkijax.errors import KernelError, Unsupported
 from nkijax.view import View
 
 _API = "nl.arange"
+_INTS = (int, np.integer)
+
+RUNTIME: dict[str, Callable[..., Any]] = {}
+"""What is computed of run-time indices, by name; filled by `runtime`, which emits it."""
 
 
 def is_int(x: Any) -> bool:
     """A Python or NumPy integer (loop variables are such), no bool."""
-    return isinstance(x, int | np.integer) and not isinstance(x, bool)
+    return type(x) is int or isinstance(x, _INTS) and not isinstance(x, bool)
 
 
 def extents_of(*shapes: Sequence[int], api: str = _API) -> tuple[int, ...]:
@@ -44,7 +48,8 @@ def extents_of(*shapes: Sequence[int], api: str = _API) -> tuple[int, ...]:
 class Index:
     """`constant` + Σ coefficients[k]·i_k, with 0 ≤ i_k < extents[k]; and a run-time part.
 
-    `moving` is (view of a register or a one-element integer tile, factor), for what only the run knows.
+    `moving` is (view of a register or a one-element integer tile, factor), for what only the run knows.  An axis of
+    one position has coefficient 0, as it may meet a longer one.
     """
 
     coefficients: tuple[int, ...]
@@ -86,18 +91,21 @@ class Index:
     # ---- arithmetic
 
     def _linear(self, other: Any, sign: int) -> Index | Any:
+        if type(other) is int:
+            return Index(self.coefficients, self.extents, self.constant + sign * other, self.moving)
         other = as_index(other)
         if other is None:
             return NotImplemented
-        extents = extents_of(self.extents, other.extents)
+        extents = self.extents if self.extents == other.extents else extents_of(self.extents, other.extents)
         pad = lambda c: (*c, *(0 for _ in range(len(extents) - len(c))))  # noqa: E731
         both = zip(pad(self.coefficients), pad(other.coefficients), strict=True)
         moving = self.moving
         if other.moving is not None:
             if moving is not None and moving[0] != other.moving[0]:
-                raise Unsupported(f"{_API}: an index takes one run-time part, got two")
-            factor = (moving[1] if moving else 0) + sign * other.moving[1]
-            moving = (other.moving[0], factor) if factor else None
+                moving = RUNTIME["total"]([moving, (other.moving[0], sign * other.moving[1])]), 1
+            else:
+                factor = (moving[1] if moving else 0) + sign * other.moving[1]
+                moving = (other.moving[0], factor) if factor else None
         return Index(tuple(a + sign * b for a, b in both), extents, self.constant + sign * other.constant, moving)
 
     def __add__(self, other: Any) -> Index:
@@ -114,37 +122,35 @@ class Index:
     def __neg__(self) -> Index:
         return self * -1
 
-    def __mul__(self, other: Any) -> Index:
+    def __mul__(self, other: Any) -> Any:
         if isinstance(other, Index) and not any(other.coefficients) and other.moving is None:
             other = other.constant
         if isinstance(other, Index) and not any(self.coefficients) and self.moving is None:
             return other * self.constant
         if not is_int(other):
-            if isinstance(other, Index):
-                raise Unsupported(f"{_API}: the product of two index grids is no affine index")
-            return NotImplemented
+            return Irregular.of(self) * other if isinstance(other, Index) else NotImplemented
         k = int(other)  # type: ignore[arg-type]
         moving = (self.moving[0], self.moving[1] * k) if self.moving and k else None
         return Index(tuple(c * k for c in self.coefficients), self.extents, self.constant * k, moving)
 
     __rmul__ = __mul__
 
-    def _divided(self, other: Any) -> tuple[Index, Index]:
-        """Quotient and remainder by a positive int, where both are affine."""
+    def _divided(self, other: Any) -> tuple[Any, Any]:
+        """Quotient and remainder by a positive int, as indices where both are affine."""
         if not is_int(other) or other < 1:
             raise Unsupported(f"{_API}: an index is divided by positive ints only, got {other!r}")
         k: int = int(other)  # type: ignore[arg-type]
         inner = Index(tuple(c % k for c in self.coefficients), self.extents, self.constant % k)
         if self.moving is not None and self.moving[1] % k or inner.bounds()[1] >= k:
-            raise Unsupported(f"{_API}: an index grid divided by {k} is not affine here; use slices or reshape")
+            return Irregular.of(self) // k, Irregular.of(self) % k
         moving = (self.moving[0], self.moving[1] // k) if self.moving else None
         outer = Index(tuple(c // k for c in self.coefficients), self.extents, self.constant // k, moving)
         return outer, inner
 
-    def __floordiv__(self, other: Any) -> Index:
+    def __floordiv__(self, other: Any) -> Any:
         return self._divided(other)[0]
 
-    def __mod__(self, other: Any) -> Index:
+    def __mod__(self, other: Any) -> Any:
         return self._divided(other)[1]
 
     # ---- comparisons give predicates
@@ -173,6 +179,10 @@ class Index:
 
     def __getitem__(self, key: Any) -> Index:
         """`index[:, None]` and its like: full slices, None, ints and slices of ints."""
+        if key in _COLUMN_AND_ROW and len(self.extents) == 1:
+            (c,), (n,) = self.coefficients, self.extents
+            both = ((c, 0), (n, 1)) if key[1] is None else ((0, c), (1, n))
+            return Index(*both, self.constant, self.moving)
         keys = list(key) if isinstance(key, tuple) else [key]
         given = sum(k is not None and k is not Ellipsis for k in keys)
         if Ellipsis in keys:
@@ -190,8 +200,9 @@ class Index:
             if isinstance(k, slice):
                 first, last, step = k.indices(n)
                 constant += c * first
-                coefficients.append(c * step)
-                extents.append(len(range(first, last, step)))
+                size = len(range(first, last, step))
+                coefficients.append(c * step if size > 1 else 0)
+                extents.append(size)
             else:
                 constant += c * operator.index(k)
         return Index(tuple(coefficients), tuple(extents), constant, self.moving)
@@ -201,9 +212,123 @@ class Index:
         return f"Index({' + '.join([*terms, str(self.constant)])} over {self.extents})"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Irregular:
+    """Indices that are no affine form of the positions, such as a quotient: an array, aligned from the left."""
+
+    values: np.ndarray
+
+    __array_ufunc__: ClassVar[None] = None
+
+    @staticmethod
+    def of(x: Any) -> Irregular:
+        """The values of an index grid."""
+        if isinstance(x, Irregular):
+            return x
+        if x.moving is not None:
+            raise Unsupported(f"{_API}: a run-time index takes part in no product or quotient of index grids")
+        places = np.indices(x.extents, sparse=True)
+        grid = sum((c * i for c, i in zip(x.coefficients, places, strict=True)), np.int64(x.constant))
+        return Irregular(np.broadcast_to(grid, x.extents))
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    shape = extents
+
+    @property
+    def ndim(self) -> int:
+        return self.values.ndim
+
+    def as_affine(self) -> Index | None:
+        """The index that this is after all; None for what is none."""
+        v = self.values
+        origin = int(v[(0,) * v.ndim])
+        steps = tuple(int(np.take(v, 1, axis).flat[0]) - origin if n > 1 else 0 for axis, n in enumerate(v.shape))
+        found = Index(steps, v.shape, origin)
+        return found if np.array_equal(Irregular.of(found).values, v) else None
+
+    def _with(self, other: Any, function: Callable[..., Any]) -> Any:
+        other = self if other is self else as_index(other) or other
+        if not isinstance(other, Index | Irregular):
+            return NotImplemented
+        a, b = self.values, Irregular.of(other).values
+        rank = max(a.ndim, b.ndim)
+        extents_of(a.shape, b.shape)
+        a, b = (v.reshape((*v.shape, *(1 for _ in range(rank - v.ndim)))) for v in (a, b))
+        out = function(a, b)
+        return predicate_where(out) if out.dtype == bool else Irregular(out)
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(other, np.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(other, np.subtract)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: b - a)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(other, np.multiply)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._with(other, np.floor_divide)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._with(other, np.mod)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, np.less)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, np.less_equal)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, np.greater)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, np.greater_equal)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._with(other, np.equal)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._with(other, np.not_equal)
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: Any) -> Irregular:
+        """`grid[:, None]` and its like."""
+        return Irregular(self.values[key])
+
+    def __repr__(self) -> str:
+        return f"Irregular(over {self.extents})"
+
+
+def predicate_where(lanes: np.ndarray) -> Predicate:
+    """The predicate that holds where an array is true."""
+    parts = []
+    for box in true_boxes(lanes):
+        bounds = []
+        for axis, ((first, last), n) in enumerate(zip(box, lanes.shape, strict=True)):
+            if (first, last) != (0, n):
+                i = axis_index(axis, lanes.shape)
+                bounds += [i >= first, i < last]
+        parts.append(conjunction(*bounds))
+    return parts[0] if len(parts) == 1 else Predicate("or", parts=tuple(parts))
+
+
+_COLUMN_AND_ROW = ((slice(None), None), (None, slice(None)))
+
+
 def as_index(x: Any) -> Index | None:
     """An int, an index, or a one-element integer tile as an `Index`; None for anything else."""
-    if isinstance(x, Index):
+    if type(x) is Index:
         return x
     if is_int(x):
         return Index((), (), int(x))
@@ -212,7 +337,7 @@ def as_index(x: Any) -> Index | None:
 
 def axis_index(axis: int, shape: Sequence[int]) -> Index:
     """The position along one axis of a grid."""
-    return Index(tuple(int(k == axis) for k in range(len(shape))), tuple(shape))
+    return Index(tuple(int(k == axis and n > 1) for k, n in enumerate(shape)), tuple(shape))
 
 
 def predicate_of(where: Region) -> Predicate:
@@ -223,41 +348,6 @@ def predicate_of(where: Region) -> Predicate:
             i = axis_index(axis, where.shape)
             parts += [i >= first, i < last]
     return conjunction(*parts)
-
-
-def arange(*bounds: Any) -> Index:
-    """nl.arange(n) or nl.arange(a, b): the integers, as an index of one axis."""
-    first, last = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
-    n = int(last) - int(first)
-    if n < 1:
-        raise KernelError(f"{_API}: must not be empty, got {bounds}")
-    return Index((1,), (n,), int(first))
-
-
-class Grid(tuple):
-    """The open mesh of `nl.mgrid[…]`: an `Index` for each axis, also called p, x, y, z and w."""
-
-    p = property(lambda self: self[0])
-    x = property(lambda self: self[1])
-    y = property(lambda self: self[2])
-    z = property(lambda self: self[3])
-    w = property(lambda self: self[4])
-
-
-class _Mgrid:
-    """`nl.mgrid[a:b, c:d, …]`."""
-
-    def __getitem__(self, key: Any) -> Grid:
-        ranges = key if isinstance(key, tuple) else (key,)
-        return Grid(self._axes(ranges))
-
-    def _axes(self, ranges: Sequence[slice]) -> Iterator[Index]:
-        for axis, r in enumerate(ranges):
-            one = arange(r.start or 0, r.stop)
-            yield one[(*(None for _ in range(axis)), slice(None), *(None for _ in range(len(ranges) - axis - 1)))]
-
-
-mgrid = _Mgrid()
 
 
 @dataclass(frozen=True, slots=True)

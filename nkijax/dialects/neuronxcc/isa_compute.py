@@ -7,21 +7,24 @@ Shapes: P partitions (at most 128), F all free dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import nkijax.dialects.neuronxcc.tensor as t
-from nkijax.dialects.neuronxcc import constants, ops
+from nkijax.dialects.neuronxcc import constants, hidden, ops
 from nkijax.dialects.neuronxcc.dtype import name_of, promoted
 from nkijax.dialects.neuronxcc.emit import Column, compute, copied, in_rows, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import extents_of
+from nkijax.dialects.neuronxcc.memory import load
+from nkijax.dialects.neuronxcc.pieces import Pieces
 from nkijax.dialects.neuronxcc.predicate import Region
-from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand
+from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, operand
 from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.accumulating import TensorScalarReduce
 from nkijax.isa.activation import Activate, ActivationReduce
 from nkijax.isa.elementwise import Reciprocal, ScalarTensorTensor, TensorScalar, TensorTensor
 from nkijax.isa.move import Memset
-from nkijax.isa.operators import Activation, AluOp, ReduceCmd
+from nkijax.isa.operators import ACTIVATIONS, ALU, Activation, AluOp, ReduceCmd
 from nkijax.isa.random import STATE_WORDS, Dropout
 from nkijax.isa.scan import TensorTensorScan
 from nkijax.machine import Engine, Generation, Memory
@@ -42,6 +45,8 @@ def kind_of(dtype: Any, default: Any, api: str) -> str:
 
 def tile_of(x: Any, what: str) -> Tensor:
     """An operand that must be a tile; `what` is "<api> <operand>"."""
+    if isinstance(x, Pieces):
+        return load(x)
     if not isinstance(x, Tensor):
         raise KernelError(f"{what}: must be a tile, got {x!r}")
     return x
@@ -97,24 +102,25 @@ def one_in_sbuf(first: View, second: View) -> tuple[View, View]:
     return (to_sbuf(first), second) if both else (first, second)
 
 
-def column_result(x: Any, where: Region, what: str) -> View | None:
+def column_result(x: Any, where: Region, what: str) -> hidden.Column | None:
     """A `reduce_res`: the tile of one element a partition that a reduction is written to."""
     if x is None:
         return None
-    if where.rest is not None:
-        raise Unsupported(f"{what}: with a mask that is no box is not emulated; use nl.where, then a reduction")
     view = operand(tile_of(x, what), api=what)
     if view.free != 1:
         raise KernelError(f"{what}: must be a (P, 1) tile, got {x.shape}")
-    rows = where.box[0] if view.shape[0] == where.shape[0] else (0, view.shape[0])
-    return boxed(view, (rows, *((0, n) for n in view.shape[1:])))
+    return hidden.Column(view, where)
 
 
-def accumulator(engine: str, data: View) -> View:
-    """The accumulator of the scalar or the vector engine, one float32 for each of the partitions of `data`."""
+def accumulator(engine: str, data: View, where: Region) -> View:
+    """The accumulator of the scalar or the vector engine, one float32 for each of the partitions of `data`.
+
+    What a mask leaves of them is `where`.
+    """
     recorder = current(_API)
     registers = recorder.state(f"{engine} accumulator", (recorder.target.pmax, 1), "float32")
-    return registers.slice(0, 0, data.partitions)
+    first = where.box[0][0]
+    return registers.slice(0, first, first + data.partitions)
 
 
 def generator(lanes: int) -> View:
@@ -236,13 +242,29 @@ def tensor_scalar_reduce(
     if reverse0:
         raise Unsupported(f"{api} reverse0: must be False; the machine does not have it")
 
+    where = tile_region(api, tile, mask)
+
     def make(dst: View, x: View, a: Any) -> Instruction:
-        a = _scalar_operand(row, a, x)
-        res = column_result(reduce_res, tile_region(api, tile, mask), f"{api} reduce_res")
-        return TensorScalarReduce(dst, x, row, a, fold, res, accumulator=accumulator("vector", x))
+        a, res = _scalar_operand(row, a, x), column_result(reduce_res, where, f"{api} reduce_res")
+        state = accumulator("vector", x, where)
+        if where.rest is None:
+            return TensorScalarReduce(dst, x, row, a, fold, res and res.view, accumulator=state)
+
+        def reduce(y: View) -> None:
+            left = hidden.filled(y, where, fold.identity or 0.0)
+            none = (ALU["add"], 0.0, fold, res and res.view)
+            current(api).emit(TensorScalarReduce(left, left, *none, accumulator=state))
+            _settled(res)
+
+        return hidden.computed_first(dst, lambda y: TensorScalar(y, x, row, a), reduce)
 
     operands = [tile, _operand(row, operand0, f"{api} operand0")]
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, operands, mask)
+
+
+def _settled(res: hidden.Column | None) -> None:
+    if res is not None:
+        res.settle()
 
 
 def tensor_tensor_scan(
@@ -287,6 +309,19 @@ def tile_region(api: str, tile: Tensor, mask: Any) -> Region:
     return joint(api, mask, [tile], tile.shape)
 
 
+copied_by = ACTIVATIONS["copy"]
+
+
+def _summed(make: Callable[[View], Instruction], where: Region, res: hidden.Column | None) -> Callable[[View], None]:
+    """The sum of what a mask leaves of a result, which `make(tile)` adds to the accumulator."""
+
+    def reduce(y: View) -> None:
+        current(_API).emit(make(hidden.filled(y, where, 0.0)))
+        _settled(res)
+
+    return reduce
+
+
 def bias_of(bias: Any, like: View, memory: Memory = Memory.sbuf) -> Any:
     """A bias as the scalar engine takes it: on NeuronCore-v2 a number becomes a tile."""
     recorder = current(_API)
@@ -320,11 +355,16 @@ def activation(
     fold = alu(reduce_op, f"{api} reduce_op")
     uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
 
+    where = tile_region(api, tile, mask)
+
     def make(dst: View, x: View, b: Any, s: Any) -> Instruction:
-        res = column_result(reduce_res, tile_region(api, tile, mask), f"{api} reduce_res")
-        register = accumulator("scalar", x) if uses else None
-        b, s = bias_of(b, x), spread(as_float32(s), x)
-        return Activate(dst, row, x, b, s, fold, res, reduce_cmd, register)
+        res = column_result(reduce_res, where, f"{api} reduce_res")
+        register = accumulator("scalar", x, where) if uses else None
+        b, s, to = bias_of(b, x), spread(as_float32(s), x), res and res.view
+        if where.rest is None or not uses:
+            return Activate(dst, row, x, b, s, fold, to, reduce_cmd, register)
+        reduce = _summed(lambda y: Activate(y, copied_by, y, None, 1.0, fold, to, reduce_cmd, register), where, res)
+        return hidden.computed_first(dst, lambda y: Activate(y, row, x, b, s), reduce)
 
     operands = [tile, number_or_column(bias, f"{api} bias"), number_or_column(scale, f"{api} scale")]
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, operands, mask)
@@ -339,10 +379,15 @@ def activation_reduce(
     tile, row = tile_of(data, f"{api} data"), function_row(op, f"{api} op")
     fold = reduction(reduce_op, f"{api} reduce_op")
 
+    where = tile_region(api, tile, mask)
+
     def make(dst: View, x: View, b: Any, s: Any) -> Instruction:
-        res = column_result(reduce_res, tile_region(api, tile, mask), f"{api} reduce_res")
-        b, s = bias_of(b, x), spread(as_float32(s), x)
-        return ActivationReduce(dst, row, x, fold, res, b, s, accumulator("scalar", x))
+        res = column_result(reduce_res, where, f"{api} reduce_res")
+        b, s, to, register = bias_of(b, x), spread(as_float32(s), x), res and res.view, accumulator("scalar", x, where)
+        if where.rest is None:
+            return ActivationReduce(dst, row, x, fold, to, b, s, register)
+        reduce = _summed(lambda y: ActivationReduce(y, copied_by, y, fold, to, None, 1.0, register), where, res)
+        return hidden.computed_first(dst, lambda y: Activate(y, row, x, b, s), reduce)
 
     operands = [tile, number_or_column(bias, f"{api} bias"), number_or_column(scale, f"{api} scale")]
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, operands, mask)

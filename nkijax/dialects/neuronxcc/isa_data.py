@@ -12,9 +12,13 @@ from nkijax import arrays
 from nkijax.dialects.neuronxcc import constants, emit, isa_dma
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, joint, put, to_sbuf
-from nkijax.dialects.neuronxcc.index import Index, predicate_of
+from nkijax.dialects.neuronxcc.index import Index, Irregular, predicate_of
 from nkijax.dialects.neuronxcc.isa_compute import alu, kind_of, tile_of
-from nkijax.dialects.neuronxcc.predicate import Predicate, Region, as_predicate, region
+from nkijax.dialects.neuronxcc.math import grid_tile
+from nkijax.dialects.neuronxcc.memory import load
+from nkijax.dialects.neuronxcc.pieces import Pieces
+from nkijax.dialects.neuronxcc.predicate import Predicate, Region, aligned, as_predicate, region
+from nkijax.dialects.neuronxcc.regions import permuted
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand, result
 from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.index import Iota
@@ -79,6 +83,8 @@ def dma_copy(
     """dst = src between any memories, or dst = dst <dst_rmw_op> src; `mask` is on the index space of dst."""
     del hints, dge_mode
     api = f"{_API}.dma_copy"
+    if isinstance(dst, Pieces) or isinstance(src, Pieces):
+        return _in_pieces(dst, src, mask, dst_rmw_op, oob_mode)
     to, of = tile_of(dst, f"{api} dst"), tile_of(src, f"{api} src")
     if dst_rmw_op is not None:
         return isa_dma.accumulate(api, to, of, alu(dst_rmw_op, f"{api} dst_rmw_op"), mask, oob_mode)
@@ -98,6 +104,17 @@ def dma_copy(
         return emit.transfer(to, of, mask, oob_mode)
     _moved(view, to_sbuf(source), oob_mode)
     return None
+
+
+def _in_pieces(dst: Any, src: Any, mask: Any, op: Any, mode: OobMode) -> None:
+    """A `dma_copy` of which one side is irregular."""
+    if isinstance(dst, Pieces) and isinstance(src, Pieces):
+        src = load(src)
+    many, one = (dst, src) if isinstance(dst, Pieces) else (src, dst)
+    for box, part, there in many.masked(mask):
+        cut = many.cut(tile_of(one, "nki.isa.dma_copy operand"), box)
+        to, of = (part, cut) if many is dst else (cut, part)
+        dma_copy(to, of, there, op, mode)
 
 
 def _moved(dst: View, src: View, mode: OobMode) -> None:
@@ -147,10 +164,10 @@ def iota(expr, dtype, mask=None, **hints) -> Tile:
     kind = name_of(dtype, api)
     if isinstance(expr, Tensor):
         return emit.copy(expr, kind, mask, api)
-    form = expr if isinstance(expr, Index) else Index((), (), int(expr))
+    form = expr if isinstance(expr, Index | Irregular) else Index((), (), int(expr))
     shape = (*form.extents, *(1 for _ in range(2 - form.ndim)))
-    if form.moving is not None:
-        raise Unsupported(f"{api} expr: a run-time part; add it to the tile instead")
+    if isinstance(form, Irregular) or form.moving is not None:
+        return emit.copy(grid_tile(form, shape), kind, mask, api)
 
     def make(dst: View) -> Any:
         moved = sum(c * first for c, (first, _) in zip(form.coefficients, where.box, strict=False))
@@ -167,25 +184,27 @@ def affine_select(pred, on_true_tile, on_false_value, mask=None, dtype=None, **h
     api = f"{_API}.affine_select"
     tile = tile_of(on_true_tile, f"{api} on_true_tile")
     kind = kind_of(dtype, tile.dtype, api)
-    where = region(as_predicate(pred), tile.shape, api)
-    value = arrays.static(on_false_value)
+    value, outer = arrays.static(on_false_value), joint(api, mask, [tile], tile.shape)
+    predicate = as_predicate(pred).mapped(lambda form: aligned(form, tile.shape, api))
 
     def make(dst: View, src: View) -> Any:
-        return _selected(api, dst, to_sbuf(src), as_predicate(pred), outer, value)
+        return _selected(api, dst, to_sbuf(src), predicate, outer, value)
 
-    outer = joint(api, mask, [tile], tile.shape)
-    if where.empty:
-        return compute(api, tile.shape, kind, lambda dst: Memset(dst, emit.fitting(value, kind)), [], mask)
     return compute(api, tile.shape, kind, make, [tile], mask)
 
 
 def _selected(api: str, dst: View, src: View, predicate: Predicate, outer: Region, value: Any) -> Any:
-    """The last instruction of a selection; those before it are emitted."""
+    """The last instruction of a selection; those before it are emitted.
+
+    It is the same for every turn of a loop, also where the predicate holds everywhere or nowhere, so that turns fold.
+    """
     parts = _conjuncts(predicate, outer)
     if parts is None:
-        rest = Region(outer.shape, outer.box, predicate_of(region(predicate, outer.shape, api)))
-        current(api).emit(Memset(dst, emit.fitting(value, dst.dtype)))
-        put(dst, src, rest)
+        where, fill = region(predicate, outer.shape, api), Memset(dst, emit.fitting(value, dst.dtype))
+        if where.empty:
+            return fill
+        current(api).emit(fill)
+        put(dst, src, Region(outer.shape, outer.box, predicate_of(where)))
         return None
     if not parts:
         return TensorCopy(dst, src)
@@ -201,11 +220,11 @@ def _selected(api: str, dst: View, src: View, predicate: Predicate, outer: Regio
 
 
 def _conjuncts(predicate: Predicate, outer: Region) -> list[tuple[str, Index]] | None:
-    """The comparisons that together are a predicate, without those that hold everywhere; None if it is no conjunction.
+    """The comparisons that together are a predicate; None if it is no conjunction.
 
     Forms count from the first position of the box of `outer`.
     """
-    flat: list[Predicate] = []
+    out: list[tuple[str, Index]] = []
     stack = [predicate]
     while stack:
         one = stack.pop()
@@ -214,21 +233,14 @@ def _conjuncts(predicate: Predicate, outer: Region) -> list[tuple[str, Index]] |
         elif one.kind == "or":
             return None
         else:
-            flat.append(one)
-    out: list[tuple[str, Index]] = []
-    for one in flat:
-        form = _over(one.form, outer)
-        if Predicate(one.kind, form).decided(tuple((0, n) for n in outer.box_shape)) is not True:
-            out.append((one.kind, form))
+            out.append((one.kind, _over(one.form, outer)))
     return out
 
 
 def _over(form: Index, outer: Region) -> Index:
     """A form over the box of a region, counted from its first position."""
-    rank = len(outer.shape)
-    coefficients = (*form.coefficients[:rank], *(0 for _ in range(rank - len(form.coefficients))))
-    moved = sum(c * first for c, (first, _) in zip(coefficients, outer.box, strict=True))
-    return Index(coefficients, outer.box_shape, form.constant + moved)
+    moved = sum(c * first for c, (first, _) in zip(form.coefficients, outer.box, strict=True))
+    return Index(form.coefficients, outer.box_shape, form.constant + moved)
 
 
 # ---- transposes
@@ -245,9 +257,6 @@ def nc_transpose(data, mask=None, dtype=None, engine=constants.unknown_engine, *
     where = joint(api, mask, [tile], tile.shape)
     rows, columns = tile.shape_2d
     small = engine is Engine.vector and max(rows, columns) <= _VECTOR_BLOCK
-    if where.rest is not None:
-        tile = emit.copy(tile, None, mask, api)
-        where = region(None, tile.shape)
     turned = _turned(where, (columns, rows))
     out = result((columns, rows), str(tile.dtype), Memory.sbuf if small else Memory.psum, turned)
     if where.empty:
@@ -264,8 +273,8 @@ def nc_transpose(data, mask=None, dtype=None, engine=constants.unknown_engine, *
 def _turned(where: Region, shape: tuple[int, int]) -> Region:
     """The region of a transpose, free dimensions flattened."""
     if len(where.shape) == 2:
-        return Region(shape, where.box[::-1])
-    if any(b != (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True)):
+        return permuted(where, (1, 0))
+    if where.rest is not None or any(b != (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True)):
         raise Unsupported(f"{_API}.nc_transpose mask: on several free dimensions; reshape the tile first")
     return Region(shape, ((0, shape[0]), where.box[0]))
 
@@ -279,9 +288,7 @@ def dma_transpose(src, axes=None, mask=None, dtype=None, **hints) -> Tile:
         raise KernelError(f"{api} src: must have 2, 3 or 4 dimensions, got {of.shape}")
     order = _AXES[of.ndim] if axes is None else tuple(axes)
     where = joint(api, mask, [of], of.shape)
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
-    turned = Region(tuple(of.shape[k] for k in order), tuple(where.box[k] for k in order))
+    turned = permuted(where, order)
     out = result(turned.shape, str(of.dtype), Memory.sbuf, turned)
     if not where.empty:
         made = DmaTranspose(boxed(out.raw, turned.box), to_sbuf(operand(of, None, where, api)), order)

@@ -12,6 +12,7 @@ from nkijax.dialects.neuronxcc.emit import copied, joint, put, to_sbuf
 from nkijax.dialects.neuronxcc.masks import predicate_tile
 from nkijax.dialects.neuronxcc.math import binary
 from nkijax.dialects.neuronxcc.memory import load
+from nkijax.dialects.neuronxcc.pieces import by_rows
 from nkijax.dialects.neuronxcc.predicate import everywhere
 from nkijax.dialects.neuronxcc.tensor import Tensor, operand
 from nkijax.errors import KernelError
@@ -69,22 +70,21 @@ def _inverted(flags: View) -> View:
 
 
 def accumulate(api: str, dst: Tensor, src: Tensor, op: AluOp | None, mask: Any, mode: OobMode) -> None:
-    """dst = dst <op> src.  Rows that are named twice by run-time indices get one of their sums."""
+    """dst = dst <op> src; rows with run-time indices one after the other, as some may be named twice."""
+    rows = by_rows(dst)
+    if rows is not None:
+        for box, part, there in rows.masked(mask):
+            accumulate(api, part, rows.cut(src, box), op, there, mode)
+        return
     where = joint(api, mask, [dst] if dst.shape != src.shape else [dst, src], dst.shape)
     if where.empty or op is None:
         return
     if where.rest is None and op == ALU["add"]:
         view = operand(dst, None, where, api)
         value = to_sbuf(emit.view_in(src, dst.shape, where, api))
-        indirect = view.dynamic is not None
-        if not indirect or view.dynamic is not None and view.dynamic.vector:
-            if indirect and value.memory is not Memory.sbuf:
-                tile = t.allocate(value.shape, value.dtype, Memory.sbuf)
-                current(api).emit(DmaCopy(tile, value))
-                value = tile
-            if view.memory is not Memory.psum:
-                current(api).emit(DmaCompute(view, (view, value), op, oob_mode=mode))
-                return
+        if view.dynamic is None and view.memory is not Memory.psum:
+            current(api).emit(DmaCompute(view, (view, value), op, oob_mode=mode))
+            return
     old = emit.copy(dst, None, mask, api) if dst.on_chip else load(dst, mask=mask, mode=mode)
     new = src if src.on_chip else load(src, mask=mask)
     emit.transfer(dst, binary(op.name, old, new, dtype=str(dst.dtype)), mask, mode)

@@ -11,7 +11,7 @@ from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.emit import copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import Index
 from nkijax.dialects.neuronxcc.isa_compute import tile_of
-from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, as_predicate, region
+from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, as_predicate, everywhere, region
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand, result
 from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.matmul import MatmulPerfMode, NcMatmul
@@ -39,37 +39,48 @@ def nc_matmul(
 ) -> Tile:
     """stationary (K, M) transposed times moving (K, N …), into PSUM in float32: (M, N …).
 
-    `mask` is on the result, or on the free dimension of `stationary` where only that fits.  Lanes that a mask on an
-    operand hides on the contracted dimension add nothing; on a free one they are not written.  `perf_mode`
-    "double_row_gen3" contracts operands (K, 2, M) and (K, 2, N).  `is_transpose` changes no value.
+    `mask` is on the result, or on the free dimension of `stationary` where only that fits or `stationary` hides the
+    same lanes.  Lanes that a mask on an operand hides on the contracted dimension add nothing; on a free one they are
+    not written.  `perf_mode` "double_row_gen3" contracts operands (K, 2, M) and (K, 2, N).  `is_transpose` changes no
+    value.
     """
     del hints, is_transpose
     s, m = tile_of(stationary, f"{_API} stationary"), tile_of(moving, f"{_API} moving")
     double = perf_mode is not None and "double_row" in str(perf_mode)
-    left, right = _free(s, double), _free(m, double)
-    where = _result_region(mask, (math.prod(left), *right))
-    s_in, m_in = joint(_API, None, [s], s.shape), joint(_API, None, [m], m.shape)
-    if s_in.rest is not None:
-        s, s_in = _zeroed(s, s_in), region(None, s.shape)
-    if m_in.rest is not None:
-        m, m_in = _zeroed(m, m_in), region(None, m.shape)
-    rows = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in [(s_in.box[0], m_in.box[0])])[0]
-    where = _cut(where, s_in, m_in, double, left)
-    tile = result(where.shape if len(where.shape) > 1 else (*where.shape, 1), "float32", Memory.psum, where)
-    if where.empty or rows[0] >= rows[1]:
+    where, operands = _cut_operands(s, m, mask, double)
+    tile = result(where.shape, "float32", Memory.psum, where)
+    if operands is None:
         return tile
-    a = operand(s, None, _operand_region(s, rows, _flat(where.box[:1], left), double), _API)
-    b = operand(m, None, _operand_region(m, rows, where.box[1:], double), _API)
     mode = MatmulPerfMode.double_row if double else MatmulPerfMode.none
     onezero = bool(is_stationary_onezero), bool(is_moving_onezero)
-    dst = boxed(tile.raw, (*where.box, *((0, 1) for _ in range(tile.ndim - len(where.box)))))
-    recorder = current(_API)
+    dst, recorder = boxed(tile.raw, where.box), current(_API)
     recorder.zeros.add(dst.buffer)  # a first matmul adds to zeros, so that every step of a contraction is the same
     place = (tuple(tile_position), tuple(tile_size))
-    made = NcMatmul(dst, *_paired(a, b), *onezero, False, True, *place, mode, dst)
+    made = NcMatmul(dst, *_paired(*operands), *onezero, False, True, *place, mode, dst)
     recorder.emit(made)
     tile.made = made
     return tile
+
+
+def _cut_operands(s: Tensor, m: Tensor, mask: Any, double: bool) -> tuple[Region, tuple[View, View] | None]:
+    """The region of the result, and what masks leave of the operands; None if that is nothing."""
+    left, right = _free(s, double), _free(m, double)
+    shape = (math.prod(left), *right)
+    if mask is None and s.mask is None and m.mask is None and s.shape[0] == m.shape[0]:
+        return everywhere(shape), (operand(s, api=_API), operand(m, api=_API))
+    s_in, m_in = joint(_API, None, [s], s.shape), joint(_API, None, [m], m.shape)
+    where = _result_region(mask, shape, s_in)
+    if s_in.rest is not None:
+        s, s_in = _zeroed(s, s_in), everywhere(s.shape)
+    if m_in.rest is not None:
+        m, m_in = _zeroed(m, m_in), everywhere(m.shape)
+    (a, b), (c, d) = s_in.box[0], m_in.box[0]
+    rows = max(a, c), min(b, d)
+    where = _cut(where, s_in, m_in, double, left)
+    if where.empty or rows[0] >= rows[1]:
+        return where, None
+    stationary = operand(s, None, _operand_region(s, rows, _flat(where.box[:1], left), double), _API)
+    return where, (stationary, operand(m, None, _operand_region(m, rows, where.box[1:], double), _API))
 
 
 def _free(x: Tensor, double: bool) -> tuple[int, ...]:
@@ -88,14 +99,21 @@ def _flat(box: Box, left: tuple[int, ...]) -> Box:
     return tuple((0, n) for n in left)
 
 
-def _result_region(mask: Any, shape: tuple[int, ...]) -> Region:
-    """The region of the result; a mask of shape (1, M) is on the stationary's free dimension."""
+def _result_region(mask: Any, shape: tuple[int, ...], stationary: Region) -> Region:
+    """The region of the result; a mask of shape (1, M) may be on the stationary's free dimension."""
     if isinstance(mask, Predicate):
         own = mask.shape
         fits = all(n in (1, size) for n, size in zip(own, shape, strict=False)) and len(own) <= len(shape)
-        if not fits and len(own) == 2 and own[0] == 1 and own[1] == shape[0]:
+        if own == (1, shape[0]) and (not fits or _hides_too(stationary, mask)):
             mask = mask.mapped(lambda form: Index(form.coefficients[1:], form.extents[1:], form.constant))
     return region(None if mask is None else as_predicate(mask), shape, _API)
+
+
+def _hides_too(stationary: Region, mask: Predicate) -> bool:
+    """Whether the stationary hides, on its free dimension, the lanes that a mask hides there."""
+    if stationary.shape[1:] != mask.shape[1:] or stationary.box[1] == (0, stationary.shape[1]):
+        return False
+    return region(mask, stationary.shape, _API).box[1] == stationary.box[1]
 
 
 def _cut(where: Region, s: Region, m: Region, double: bool, left: tuple[int, ...]) -> Region:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from nkijax import arrays
-from nkijax.dialects.neuronxcc import constants, emit
+from nkijax.dialects.neuronxcc import constants, emit, hidden
 from nkijax.dialects.neuronxcc import reduce as free
 from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
+from nkijax.dialects.neuronxcc.index import predicate_of
 from nkijax.dialects.neuronxcc.isa_compute import (
     accumulator,
     alu,
@@ -27,11 +28,12 @@ from nkijax.dialects.neuronxcc.isa_compute import (
 )
 from nkijax.dialects.neuronxcc.isa_dma import truth
 from nkijax.dialects.neuronxcc.predicate import Region
-from nkijax.dialects.neuronxcc.tensor import Tile, boxed, operand, result
-from nkijax.errors import KernelError, Unsupported
+from nkijax.dialects.neuronxcc.regions import projected
+from nkijax.dialects.neuronxcc.tensor import Tile, allocate, boxed, operand, result
+from nkijax.errors import KernelError
 from nkijax.isa.operators import ReduceCmd
 from nkijax.isa.reduce import TensorPartitionReduce
-from nkijax.isa.selecting import RangeSelect, SelectReduce
+from nkijax.isa.selecting import FLOAT32_MIN, RangeSelect, SelectReduce
 from nkijax.isa.statistics import BnAggr, BnStats
 from nkijax.machine import Generation, Memory
 from nkijax.program import Instruction
@@ -56,13 +58,13 @@ def tensor_partition_reduce(op, data, mask=None, dtype=None, **hints) -> Tile:
     tile, row = tile_of(data, f"{api} data"), reduction(op, f"{api} op")
     where = joint(api, mask, [tile], tile.shape)
     shape = (1, *tile.shape[1:])
-    into = where.projected((-1, *range(1, tile.ndim)), shape)
+    into = projected(where, (-1, *range(1, tile.ndim)), shape)
     out = result(shape, kind_of(dtype, tile.dtype, api), Memory.sbuf, into)
     if where.empty:
         return out
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
-    made = TensorPartitionReduce(boxed(out.raw, into.box), row, to_sbuf(operand(tile, None, where, api)))
+    assert row.identity is not None
+    view = hidden.filled(operand(tile, None, where, api), where, row.identity)
+    made = TensorPartitionReduce(boxed(out.raw, into.box), row, to_sbuf(view))
     current(api).emit(made)
     out.made = made
     return out
@@ -71,16 +73,31 @@ def tensor_partition_reduce(op, data, mask=None, dtype=None, **hints) -> Tile:
 def _statistics(api: str, entry: type, data: Any, count: int, mask: Any, dtype: Any) -> Tile:
     tile = tile_of(data, f"{api} data")
     where = joint(api, mask, [tile], tile.shape)
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
     shape = (tile.shape[0], count)
-    into = Region(shape, (where.box[0], (0, 0) if where.empty else (0, count)))
+    rows = projected(where, (0, -1), (tile.shape[0], 1))
+    into = Region(shape, (rows.box[0], (0, 0) if where.empty else (0, count)), rows.rest)
     out = result(shape, kind_of(dtype, tile.dtype, api), Memory.sbuf, into)
-    if not where.empty:
-        made = entry(boxed(out.raw, into.box), operand(tile, None, where, api))
-        current(api).emit(made)
-        out.made = made
+    if where.empty:
+        return out
+    dst = boxed(out.raw, into.box)
+    if entry is BnStats and not _keeps_parity(where):
+        free = tuple((0, n) for n in where.shape[1:])
+        whole = Region(where.shape, (where.box[0], *free), predicate_of(where))
+        hidden.statistics(dst, operand(tile, None, whole, api), whole)
+        return out
+    view = hidden.filled(operand(tile, None, where, api), where, 0.0)  # a group that is hidden counts 0 elements
+    made = entry(dst, view)
+    current(api).emit(made)
+    out.made = made
     return out
+
+
+def _keeps_parity(where: Region) -> bool:
+    """Whether even columns of what a mask leaves are those of the tile."""
+    if where.rest is not None:
+        return False
+    free = where.box[1:]
+    return free == tuple((0, n) for n in where.shape[1:]) or len(free) == 1 and free[0][0] % 2 == 0
 
 
 def bn_stats(data, mask=None, dtype=None, **hints) -> Tile:
@@ -120,8 +137,6 @@ def select_reduce(
     where = joint(api, mask, [to, chosen, tile], to.shape)
     if where.empty:
         return
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
     flags, x = (emit.view_in(v, to.shape, where, api) for v in (chosen, tile))
     if flags.dtype not in ("int8", "uint8", "int16", "uint16", "bool"):
         flags = _narrow(truth(flags))
@@ -130,18 +145,21 @@ def select_reduce(
     x, flags = one_in_sbuf(x, flags)
     other = spread(emit.view_in(number_or_column(on_false, f"{api} on_false"), to.shape, where, api), x)
     uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
-    entry = SelectReduce(
-        operand(to, None, where, api),
-        flags,
-        x,
-        other,
-        column_result(reduce_res, where, f"{api} reduce_res"),
-        reduce_cmd,
-        reduction(reduce_op, f"{api} reduce_op"),
-        bool(reverse_pred),
-        accumulator("vector", x) if uses else None,
-    )
-    current(api).emit(entry)
+    row = reduction(reduce_op, f"{api} reduce_op")
+    res = column_result(reduce_res, where, f"{api} reduce_res")
+    state = (res and res.view, reduce_cmd, row), accumulator("vector", x, where) if uses else None
+    recorder, view, reverse = current(api), operand(to, None, where, api), bool(reverse_pred)
+    if where.rest is None:
+        recorder.emit(SelectReduce(view, flags, x, other, *state[0], reverse, state[1]))
+    else:  # chosen first; then the maximum of the lanes that the mask leaves
+        found = allocate(view.shape, "float32", Memory.sbuf)
+        recorder.emit(SelectReduce(found, flags, x, other, reverse_pred=reverse))
+        if uses:
+            left, shown = allocate(view.shape, "float32", Memory.sbuf), hidden.flags_of(where, "uint8")
+            recorder.emit(SelectReduce(left, shown, found, FLOAT32_MIN, *state[0], False, state[1]))
+        emit.put(view, found, where)
+    if res is not None:
+        res.settle()
 
 
 def _narrow(flags: View) -> View:
@@ -174,22 +192,25 @@ def range_select(
     moved = 0 if len(where.shape) == 1 or where.empty else where.box[1][0]
     uses = reduce_res is not None or reduce_cmd is not ReduceCmd.idle
     fold = reduction(reduce_op, f"{api} reduce_op")
+    res = column_result(reduce_res, where, f"{api} reduce_res")
+    start, fill = int(range_start) + moved, float(arrays.static(on_false_value))
 
     def make(dst: View, x: View, low: Any, high: Any) -> Instruction:
-        return RangeSelect(
-            dst,
-            x,
-            first,
-            second,
-            spread(as_float32(low), x),
-            spread(as_float32(high), x),
-            reduce_cmd,
-            column_result(reduce_res, where, f"{api} reduce_res"),
-            fold,
-            int(range_start) + moved,
-            float(arrays.static(on_false_value)),
-            accumulator("vector", x) if uses else None,
-        )
+        a, b, to = spread(as_float32(low), x), spread(as_float32(high), x), res and res.view
+        state = accumulator("vector", x, where) if uses else None
+        if where.rest is None or not uses:
+            return RangeSelect(dst, x, first, second, a, b, reduce_cmd, to, fold, start, fill, state)
+
+        def reduce(y: View) -> None:  # of the lanes that the mask leaves
+            left, shown = allocate(y.shape, "float32", Memory.sbuf), hidden.flags_of(where, "uint8")
+            current(api).emit(SelectReduce(left, shown, y, FLOAT32_MIN, to, reduce_cmd, fold, False, state))
+            if res is not None:
+                res.settle()
+
+        def one(y: View) -> Instruction:
+            return RangeSelect(y, x, first, second, a, b, ReduceCmd.idle, None, fold, start, fill)
+
+        return hidden.computed_first(dst, one, reduce)
 
     if current(api).target.generation < Generation.gen3:
         raise KernelError(f"{api}: needs gen3 or later, got {current(api).target.name}")

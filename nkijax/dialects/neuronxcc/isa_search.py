@@ -5,13 +5,15 @@ Each function makes its result and emits the instruction's entry of `nkijax.isa`
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 from nkijax import arrays
-from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc import emit, hidden
 from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.isa_compute import kind_of, tile_of
 from nkijax.dialects.neuronxcc.predicate import Region
+from nkijax.dialects.neuronxcc.regions import projected
 from nkijax.dialects.neuronxcc.tensor import Tile, boxed, operand, result
 from nkijax.errors import Unsupported
 from nkijax.isa.gather import CORE_PARTITIONS, LocalGather, NcStreamShuffle
@@ -26,16 +28,15 @@ _API = "nki.isa"
 _SLOTS = 8
 
 
-def _eight(api: str, x: Any, mask: Any, dtype: str, make: Any) -> Tile:
-    """A new (P, 8) tile with what `make(dst, searched view)` finds in each partition."""
+def _eight(api: str, x: Any, mask: Any, dtype: str, make: Any, fill: float = math.nan) -> Tile:
+    """A new (P, 8) tile with what `make(dst, searched view, rows)` finds in each partition; `fill` is never found."""
     where = joint(api, mask, [x], x.shape)
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
     shape = (x.shape[0], _SLOTS)
-    into = Region(shape, (where.box[0], (0, 0) if where.empty else (0, _SLOTS)))
+    rows = projected(where, (0, -1), (x.shape[0], 1))
+    into = Region(shape, (rows.box[0], (0, 0) if where.empty else (0, _SLOTS)), rows.rest)
     tile = result(shape, dtype, Memory.sbuf, into)
     if not where.empty:
-        made = make(boxed(tile.raw, into.box), operand(x, None, where, api), into)
+        made = make(boxed(tile.raw, into.box), hidden.filled(operand(x, None, where, api), where, fill), into)
         current(api).emit(made)
         tile.made = made
     return tile
@@ -46,7 +47,7 @@ def max8(src, mask=None, dtype=None, **hints) -> Tile:
     del hints
     api = f"{_API}.max8"
     tile = tile_of(src, f"{api} src")
-    return _eight(api, tile, mask, kind_of(dtype, tile.dtype, api), lambda dst, x, _: Max8(dst, x))
+    return _eight(api, tile, mask, kind_of(dtype, tile.dtype, api), lambda dst, x, _: Max8(dst, x), -math.inf)
 
 
 def nc_find_index8(data, vals, mask=None, dtype=None, **hints) -> Tile:
@@ -67,15 +68,14 @@ def nc_match_replace8(data, vals, imm, dst_idx=None, mask=None, dtype=None, **hi
     api = f"{_API}.nc_match_replace8"
     tile, wanted = tile_of(data, f"{api} data"), tile_of(vals, f"{api} vals")
     where = joint(api, mask, [tile], tile.shape)
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
 
     def rows(x: View) -> View:
         return boxed(x, (where.box[0], *((0, n) for n in x.shape[1:])))
 
     def make(dst: View, x: View) -> Instruction:
         found = None if dst_idx is None else rows(operand(tile_of(dst_idx, f"{api} dst_idx"), api=api))
-        return NcMatchReplace8(dst, x, rows(operand(wanted, api=api)), float(arrays.static(imm)), found)
+        searched = hidden.filled(x, where, math.nan)  # which no value equals
+        return NcMatchReplace8(dst, searched, rows(operand(wanted, api=api)), float(arrays.static(imm)), found)
 
     return compute(api, tile.shape, kind_of(dtype, tile.dtype, api), make, [tile], mask)
 
@@ -88,12 +88,15 @@ def nc_stream_shuffle(src, dst, shuffle_mask, dtype=None, mask=None, **hints) ->
     where = joint(api, mask, [to], to.shape)
     if where.empty:
         return
-    if where.rest is not None:
-        raise Unsupported(f"{api} mask: must bound each dimension by itself")
     view = operand(to, None, where, api)
     source = operand(of, None, Region(of.shape, ((0, of.shape[0]), *where.box[1:])), api)
     source = source if source.dtype == view.dtype else copied(source, view.dtype)
-    current(api).emit(NcStreamShuffle(view, source, tuple(shuffle_mask)))
+    if where.rest is None:
+        current(api).emit(NcStreamShuffle(view, source, tuple(shuffle_mask)))
+        return
+    turned = copied(view, view.dtype)
+    current(api).emit(NcStreamShuffle(turned, source, tuple(shuffle_mask)))
+    emit.put(view, turned, where)
 
 
 def local_gather(src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, mask=None, **hints) -> Tile:

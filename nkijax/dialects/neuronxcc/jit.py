@@ -7,14 +7,19 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
-from nkijax import api
+import numpy as np
+
+from nkijax import api, dtypes
 from nkijax.api import Kernel
 from nkijax.call import DIALECTS, Dialect
+from nkijax.cost import cost
+from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.grid import grid_of
 from nkijax.dialects.neuronxcc.memory import store
 from nkijax.dialects.neuronxcc.rewrite import of_dialect, rewrite
 from nkijax.dialects.neuronxcc.tensor import HbmTensor, Tile, allocate, face, private_hbm
-from nkijax.errors import OutOfRange
+from nkijax.dialects.neuronxcc.typing import Spec
+from nkijax.errors import OutOfRange, Unsupported
 from nkijax.trace import recording
 from nkijax.view import View
 
@@ -42,16 +47,32 @@ class NeuronKernel(Kernel):
         try:
             if self.mode not in ("benchmark", "profile"):
                 return super().__call__(*args, **kwargs)
+            if any(isinstance(x, Spec) for x in (*args, *kwargs.values())):
+                return self._modelled(args, kwargs)
             profiled = api.profile(self, *args, **kwargs)
         except OutOfRange as error:
             raise _index_error(error) from error
         self.results["benchmark_result"] = BenchmarkResult(profiled.cost.total_us)
         return profiled.outputs
 
+    def _modelled(self, args: Any, kwargs: dict[str, Any]) -> None:
+        """Fill the results for tensors of which only shape and dtype are known; nothing runs."""
+        program = api.trace(self, *map(_stand_in, args), rolled=False, **{k: _stand_in(v) for k, v in kwargs.items()})
+        if program.loops:
+            raise Unsupported("nki.benchmark: the turns of a dynamic loop are data; call it with arrays, not nt.tensor")
+        self.results["benchmark_result"] = BenchmarkResult(cost(program, ()).total_us)
+
     @property
     def benchmark_result(self) -> BenchmarkResult:
         """The modelled latencies of the last call."""
         return self.results["benchmark_result"]
+
+
+def _stand_in(x: Any) -> Any:
+    """An array, of no memory, of the shape and dtype of `nt.tensor[[…], dtype]`; anything else as it is."""
+    if not isinstance(x, Spec):
+        return x
+    return np.broadcast_to(np.zeros((), dtypes.storage(name_of(x.dtype, "nt.tensor"))), x.shape)
 
 
 def _index_error(error: OutOfRange) -> IndexError:

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from nkijax.dialects.neuronxcc import iterators as iterators
+from nkijax.dialects.neuronxcc import runtime as _runtime
 from nkijax.dialects.neuronxcc import sizes as constants
-from nkijax.dialects.neuronxcc.constants import fp32
+from nkijax.dialects.neuronxcc.constants import bfp16, fp32
 from nkijax.dialects.neuronxcc.declare import (
     empty_like,
     full,
@@ -34,7 +35,8 @@ from nkijax.dialects.neuronxcc.dtype import (
     uint32,
 )
 from nkijax.dialects.neuronxcc.grid import all_reduce, nc, num_programs, program_id, program_ndim, spmd_dim
-from nkijax.dialects.neuronxcc.index import arange, ds, mgrid
+from nkijax.dialects.neuronxcc.grids import arange, mgrid
+from nkijax.dialects.neuronxcc.index import ds
 from nkijax.dialects.neuronxcc.linear import FloatInfo as finfo
 from nkijax.dialects.neuronxcc.linear import (
     broadcast_to,
@@ -69,6 +71,7 @@ from nkijax.dialects.neuronxcc.reduce import (
     sum,
     var,
 )
+from nkijax.dialects.neuronxcc.shims import gemm_grid, gemm_stationary_grid
 from nkijax.dialects.neuronxcc.tensor import hbm, private_hbm, psum, sbuf, shared_hbm
 from nkijax.dialects.neuronxcc.tile_size import tile_size
 

@@ -10,8 +10,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from nkijax.dialects.neuronxcc.index import Index, as_index
-from nkijax.errors import Unsupported
+from nkijax.dialects.neuronxcc.index import RUNTIME, Index, as_index
 from nkijax.isa.register import RegisterLoad
 from nkijax.trace import current
 from nkijax.view import View
@@ -60,7 +59,7 @@ def _bound(api: str, x: Any) -> View | int:
         return operator.index(x)
     value, factor = index.moving
     if factor != 1 or index.constant:
-        raise Unsupported(f"{api}: a bound that is computed from a tile in Python; compute it in a tile")
+        value = RUNTIME["total"]([index.moving], index.constant)
     recorder = current(api)
     register = recorder.register()
     recorder.emit(RegisterLoad(register, value))

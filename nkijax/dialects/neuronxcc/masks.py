@@ -1,15 +1,18 @@
-"""Masks that are no box, as tiles of flags: affine selections on a constant tile, then a predicated copy."""
+"""Masks that are no box, as tiles of flags: affine selections on a constant tile, or data; then a predicated copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from nkijax.dialects.neuronxcc.predicate import Predicate, Region
+from nkijax.dialects.neuronxcc.regions import truth
 from nkijax.dialects.neuronxcc.tensor import allocate, copied
 from nkijax.errors import Unsupported
 from nkijax.isa.elementwise import TensorTensor
-from nkijax.isa.move import Memset
+from nkijax.isa.move import DmaCopy, Memset
 from nkijax.isa.operators import ALU
 from nkijax.isa.select import AffineSelect, TensorCopyPredicated
 from nkijax.machine import Memory
@@ -17,17 +20,35 @@ from nkijax.trace import current
 from nkijax.view import View
 
 _PATTERN_DIMS = 4
+_MOST_SELECTIONS = 16
 
 
 def predicate_tile(where: Region) -> View:
     """A uint8 tile of the shape of a region's box: 1 where the mask holds."""
     shape = where.box_shape
     sizes = shape if len(shape) > 1 else (*shape, 1)
+    if _comparisons(where.rest) > _MOST_SELECTIONS or len(sizes) - 1 > _PATTERN_DIMS:
+        return _constant(where, sizes)
     ones = allocate(sizes, "uint8", Memory.sbuf)
     current("mask").emit(Memset(ones, 1))
     assert where.rest is not None
     shifted = where.rest.mapped(lambda form: _shifted(form, where))
     return _selected(shifted, ones, sizes)
+
+
+def _comparisons(predicate: Predicate | None) -> int:
+    if predicate is None:
+        return 0
+    return sum(map(_comparisons, predicate.parts)) if predicate.parts else 1
+
+
+def _constant(where: Region, sizes: Sequence[int]) -> View:
+    """The flags as data in HBM, for what takes many selections."""
+    assert where.rest is not None
+    flags = np.broadcast_to(truth(where.rest, where.box), where.box_shape).reshape(sizes).astype(np.uint8)
+    tile, recorder = allocate(sizes, "uint8", Memory.sbuf), current("mask")
+    recorder.emit(DmaCopy(tile, recorder.constant(flags, "uint8", Memory.private_hbm)))
+    return tile
 
 
 def _shifted(form: Any, where: Region) -> Any:

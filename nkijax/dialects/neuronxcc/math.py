@@ -10,12 +10,15 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nkijax import arrays, dtypes
 from nkijax.dialects.neuronxcc import emit
 from nkijax.dialects.neuronxcc.dtype import name_of, promoted, scalar_dtype
 from nkijax.dialects.neuronxcc.emit import Column, compute, is_number, to_sbuf
-from nkijax.dialects.neuronxcc.index import Index, as_index, extents_of
+from nkijax.dialects.neuronxcc.index import Index, Irregular, as_index, extents_of
 from nkijax.dialects.neuronxcc.ops import activation_function, alu, op_name
+from nkijax.dialects.neuronxcc.pieces import Pieces
 from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, Tile, allocate, face, result
 from nkijax.errors import KernelError
 from nkijax.isa.activation import Activate
@@ -23,7 +26,7 @@ from nkijax.isa.elementwise import Reciprocal, TensorScalar, TensorTensor
 from nkijax.isa.index import Iota
 from nkijax.isa.mathematics import FUNCTIONS as LOWERED
 from nkijax.isa.mathematics import Elementwise
-from nkijax.isa.move import Memset
+from nkijax.isa.move import DmaCopy, Memset
 from nkijax.isa.operators import ALU, AluOp
 from nkijax.isa.register import RegisterStore
 from nkijax.isa.select import TensorCopyPredicated
@@ -42,17 +45,28 @@ _ON_INDICES: dict[str, Callable[[Any, Any], Any]] = {
     "greater_equal": operator.ge,
 }
 _WORDS = ("int32", "uint32")
+_GRIDS = (Index, Irregular)
 
 
 def tile_of(what: str, x: Any) -> Tile:
+    if isinstance(x, Pieces) and x.on_chip:
+        return emit.copy(x)
     if not isinstance(x, Tile):
         raise KernelError(f"{what}: must be a tile in SBUF or PSUM, got {x!r}")
     return x
 
 
-def grid_tile(index: Index, shape: Sequence[int]) -> Tile:
+def grid_tile(index: Index | Irregular, shape: Sequence[int]) -> Tile:
     """The values of an index grid, as a tile of int32."""
-    api, moving = "nl index", index.moving
+    api = "nl index"
+    if isinstance(index, Irregular):
+        values = index.values.reshape((*index.extents, *(1 for _ in range(len(shape) - index.ndim))))
+        data = np.ascontiguousarray(np.broadcast_to(values, shape), np.int32)
+        tile = result(shape, "int32")
+        constant = current(api).constant(data.reshape(tile.shape), "int32", Memory.private_hbm)
+        current(api).emit(DmaCopy(tile.raw, constant))
+        return tile
+    moving = index.moving
     tile = result(shape, "int32")
     own = Index((*index.coefficients, *(0 for _ in range(len(shape) - index.ndim))), tuple(shape), index.constant)
     multiplier, pattern = emit.affine_pattern(own, tile.shape)
@@ -112,12 +126,13 @@ def _named(op: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
 def binary(name: str, x: Any, y: Any, mask: Any = None, dtype: Any = None, api: str = "") -> Tile:
     """x <op> y of two tiles, or a tile and a number."""
     api, row = api or f"nl.{name}", alu(name)
-    if isinstance(x, Index) or isinstance(y, Index):
+    x, y = (emit.copy(v) if isinstance(v, Pieces) and v.on_chip else v for v in (x, y))
+    if isinstance(x, _GRIDS) or isinstance(y, _GRIDS):
         first, second = as_index(x), as_index(y)
         if first is not None and second is not None and name in _ON_INDICES and mask is None and dtype is None:
             return _ON_INDICES[name](first, second)
         shape = extents_of(x.shape, y.shape, api=api)
-        x, y = (grid_tile(v, shape) if isinstance(v, Index) else v for v in (x, y))
+        x, y = (grid_tile(v, shape) if isinstance(v, _GRIDS) else v for v in (x, y))
     if is_number(x) and is_number(y) or not (isinstance(x, Tensor) or isinstance(y, Tensor)):
         raise KernelError(f"{api}: one operand must be a tile, got {x!r} and {y!r}")
     kind = _result_dtype(name, x, y) if dtype is None else name_of(dtype, api)

@@ -11,7 +11,9 @@ from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import axis_index, predicate_of
 from nkijax.dialects.neuronxcc.math import tile_of
+from nkijax.dialects.neuronxcc.pieces import Pieces, by_rows
 from nkijax.dialects.neuronxcc.predicate import Region, conjunction, region
+from nkijax.dialects.neuronxcc.regions import permuted
 from nkijax.dialects.neuronxcc.tensor import (
     OPERATORS,
     HbmTensor,
@@ -22,7 +24,7 @@ from nkijax.dialects.neuronxcc.tensor import (
     operand,
     result,
 )
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Unsupported
 from nkijax.isa.gather import NcNGather
 from nkijax.isa.move import DmaCopy, OobMode
 from nkijax.isa.transpose import DmaTranspose
@@ -52,8 +54,13 @@ def load(src, mask=None, dtype=None, mode=OobMode.error, **hints) -> Tile:
     api = "nl.load"
     if isinstance(src, Tile):
         return emit.copy(src, dtype, mask, api)
-    src = hbm_of(f"{api} src", src)
+    if not isinstance(src, Pieces):
+        src = hbm_of(f"{api} src", src)
     kind = src.dtype.name if dtype is None else name_of(dtype, api)
+    if isinstance(src, Pieces):
+        if mode is OobMode.skip:
+            raise Unsupported(f"{api}: oob_mode.skip with an index tile of several columns; use nisa.dma_copy")
+        return emit.gather(src, lambda part, there: load(part, there, kind), kind, mask)
     skips = mode is OobMode.skip
     try:
         tile = compute(api, src.shape, kind, lambda dst, of: DmaCopy(dst, of, oob_mode=mode), [src], mask)
@@ -96,6 +103,9 @@ def store(dst, value, mask=None, mode=OobMode.error, **hints) -> None:
     """
     del hints
     api = "nl.store"
+    if isinstance(dst, Pieces):
+        emit.scatter(dst, value, mask, mode)
+        return
     if isinstance(dst, Tile):
         emit.assign(dst, emit.copy(value, mask=mask) if mask is not None else value)
         return
@@ -116,11 +126,8 @@ def load_transpose2d(src, mask=None, dtype=None, **hints) -> Tile:
     if src.ndim != 2:
         raise KernelError(f"{api} src: must have 2 dimensions, got {src.shape}")
     where = joint(api, mask, [src], src.shape)
-    if where.rest is not None:
-        raise KernelError(f"{api} mask: must bound rows and columns, each by itself")
-    shape = src.shape[::-1]
-    turned = Region(shape, where.box[::-1])
-    tile = result(shape, src.dtype.name, Memory.sbuf, turned)
+    turned = permuted(where, (1, 0))
+    tile = result(turned.shape, src.dtype.name, Memory.sbuf, turned)
     if not where.empty:
         view = operand(src, None, where, api)
         made = DmaTranspose(boxed(tile.raw, turned.box), view)
@@ -134,6 +141,11 @@ def atomic_rmw(dst, value, op, mask=None, **hints) -> None:
     del hints
     api = "nl.atomic_rmw"
     dst = hbm_of(f"{api} dst", dst)
+    rows = by_rows(dst)
+    if rows is not None:  # one may be named twice
+        for box, part, there in rows.masked(mask):
+            atomic_rmw(part, rows.cut(value, box), op, there)
+        return
     old = load(dst, mask=mask)
     name = OPERATORS["alu_name"](op)
     store(dst, OPERATORS["binary"](name, old, value, dtype=dst.dtype.name), mask=mask)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,7 +75,7 @@ class Placed:
             return list(nodes)
         groups = _Flow(tiles, nodes).groups()
         moved = {tile.buffer: home for group in groups for tile, home in _together(recorder, group).items()}
-        return _moved(nodes, moved) if moved else list(nodes)
+        return moved_to(nodes, moved) if moved else list(nodes)
 
 
 # ---- who reads whose bytes
@@ -173,8 +173,8 @@ _WORD = 4  # bytes; partitions of a shared buffer are a multiple of it
 
 
 @dataclass(frozen=True)
-class _Home:
-    """Where a tile is in the shared buffer; `row` and `byte` are its first partition and byte there."""
+class Home:
+    """Where a tile is in a shared buffer; `row` and `byte` are its first partition and byte there."""
 
     buffer: Buffer
     row: int
@@ -192,7 +192,7 @@ class _Home:
         return View(self.buffer, offset, strides, v.shape, v.dtype, v.dynamic)
 
 
-def _together(recorder: Recorder, group: Sequence[Tile]) -> dict[Tile, _Home]:
+def _together(recorder: Recorder, group: Sequence[Tile]) -> dict[Tile, Home]:
     """A shared buffer for a group of tiles."""
     top = min(t.partition for t in group)
     bottom = max(t.partition + t.buffer.shape[0] for t in group)
@@ -203,10 +203,12 @@ def _together(recorder: Recorder, group: Sequence[Tile]) -> dict[Tile, _Home]:
     buffer = Buffer(len(recorder.buffers), shape, dtype, Memory.sbuf, group[0].buffer.name)
     recorder.buffers.append(buffer)
     recorder.zeros.add(buffer)
-    return {t: _Home(buffer, t.partition - top, t.address - start, t.size, width) for t in group}
+    return {t: Home(buffer, t.partition - top, t.address - start, t.size, width) for t in group}
 
 
-def _moved(nodes: Sequence[Node], homes: dict[Buffer, _Home]) -> list[Node]:
+def moved_to(nodes: Sequence[Node], homes: Mapping[Buffer, Home]) -> list[Node]:
+    """The nodes with every view of a buffer that has a home as one of the shared buffer."""
+
     def view(v: View) -> View:
         if v.dynamic is not None and v.dynamic.index.buffer in homes:
             d = v.dynamic
@@ -218,7 +220,7 @@ def _moved(nodes: Sequence[Node], homes: dict[Buffer, _Home]) -> list[Node]:
     for node in nodes:
         if isinstance(node, Loop):
             turned = node.rebind(view, lambda x: x)
-            out.append(replace(turned, body=tuple(_moved(node.body, homes))))
+            out.append(replace(turned, body=tuple(moved_to(node.body, homes))))
         elif isinstance(node, Instruction) and any(v.buffer in homes for v in (*node.reads(), *node.writes())):
             out.append(node.rebind(view, lambda x: x))
         else:

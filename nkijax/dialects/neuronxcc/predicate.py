@@ -5,9 +5,12 @@ A predicate is a tree of affine comparisons.  `region` turns one into a box of p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from nkijax.errors import KernelError
 
@@ -117,27 +120,38 @@ class Region:
 
     @property
     def empty(self) -> bool:
-        return any(first >= last for first, last in self.box)
+        for first, last in self.box:
+            if first >= last:
+                return True
+        return False
 
     @property
     def full(self) -> bool:
-        return self.rest is None and all(
-            (first, last) == (0, n) for (first, last), n in zip(self.box, self.shape, strict=True)
-        )
+        return self.rest is None and self.box == everywhere(self.shape).box
 
     @property
     def box_shape(self) -> tuple[int, ...]:
         return tuple(last - first for first, last in self.box)
 
-    def projected(self, axes: Sequence[int], shape: tuple[int, ...]) -> Region:
-        """The region of a reduction's result, whose axis k is axis `axes[k]` here (-1: of size 1): where any holds."""
-        box = tuple((0, 1) if a < 0 else self.box[a] for a in axes)
-        return Region(shape, ((0, 0),) * len(axes) if self.empty else box)
 
-
-def everywhere(shape: Sequence[int]) -> Region:
+@functools.lru_cache(maxsize=4096)
+def everywhere(shape: tuple[int, ...]) -> Region:
     """The region without a mask."""
-    return Region(tuple(shape), tuple((0, n) for n in shape))
+    return Region(shape, tuple((0, n) for n in shape))
+
+
+def true_boxes(lanes: np.ndarray) -> Iterator[Box]:
+    """The places where an array is true, as boxes."""
+    if not lanes.ndim:
+        if lanes:
+            yield ()
+        return
+    first, n = 0, len(lanes)
+    for end in range(1, n + 1):
+        if end == n or not np.array_equal(lanes[end], lanes[first]):
+            for rest in true_boxes(lanes[first]):
+                yield ((first, end), *rest)
+            first = end
 
 
 def region(mask: Any, shape: Sequence[int], api: str = "mask") -> Region:
@@ -145,7 +159,7 @@ def region(mask: Any, shape: Sequence[int], api: str = "mask") -> Region:
     shape = tuple(shape)
     if mask is None:
         return everywhere(shape)
-    whole = as_predicate(mask).mapped(lambda form: _aligned(form, shape, api))
+    whole = as_predicate(mask).mapped(lambda form: aligned(form, shape, api))
     box: list[tuple[int, int]] = [(0, n) for n in shape]
     rest = [whole]
     for _ in range(3):
@@ -155,7 +169,7 @@ def region(mask: Any, shape: Sequence[int], api: str = "mask") -> Region:
     return Region(shape, tuple(box), None if not rest else conjunction(*rest))
 
 
-def _aligned(form: Any, shape: tuple[int, ...], api: str) -> Any:
+def aligned(form: Any, shape: tuple[int, ...], api: str) -> Any:
     """A form over exactly the axes of a grid."""
     for axis, (c, n) in enumerate(zip(form.coefficients, form.extents, strict=True)):
         if c and n != 1 and (axis >= len(shape) or n != shape[axis]):

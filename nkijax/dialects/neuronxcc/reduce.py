@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc import emit, hidden
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, joint
 from nkijax.dialects.neuronxcc.math import binary, tile_of, unary
 from nkijax.dialects.neuronxcc.ops import alu
-from nkijax.dialects.neuronxcc.predicate import Region
-from nkijax.dialects.neuronxcc.tensor import Tile, allocate, boxed, operand, result
+from nkijax.dialects.neuronxcc.regions import projected
+from nkijax.dialects.neuronxcc.tensor import Tile, boxed, operand, result
 from nkijax.errors import KernelError
 from nkijax.isa.elementwise import TensorScalar
-from nkijax.isa.move import Memset
-from nkijax.isa.operators import AluOp
 from nkijax.isa.reduce import TensorReduce
 from nkijax.machine import Memory
 from nkijax.program import Instruction
@@ -67,27 +65,17 @@ def reduced(
     axes = axes_of(api, axis, x.ndim)
     shape, source = kept_shape(x.shape, axes, keepdims)
     where = joint(api, mask, [x], x.shape)
-    into = where.projected(source, shape)
+    into = projected(where, source, shape)
     tile = result(shape, kind, Memory.sbuf, into)
     if where.empty:
         return tile
-    view = _with_identity(row, operand(x, None, where, api), where)
+    assert row.identity is not None or where.rest is None
+    view = hidden.filled(operand(x, None, where, api), where, row.identity or 0)
     view, last = trailing(view, axes)
     made = TensorReduce(boxed(tile.raw, into.box), row, view, last, negate)
     current(api).emit(made)
     tile.made = made
     return tile
-
-
-def _with_identity(row: AluOp, view: View, where: Region) -> View:
-    """The operand with the operator's identity where a mask that is no box hides lanes."""
-    if where.rest is None:
-        return view
-    assert row.identity is not None
-    out = allocate(view.shape, view.dtype, Memory.sbuf)
-    current("mask").emit(Memset(out, emit.fitting(row.identity, view.dtype)))
-    emit.select(out, view, where)
-    return out
 
 
 def _reduction(name: str, op: str, doc: str) -> Callable[..., Tile]:

@@ -19,6 +19,7 @@ import linecache
 import os
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -214,7 +215,10 @@ def _is_none(name: str) -> ast.expr:
 
 @functools.lru_cache(maxsize=256)
 def _codes(filename: str, source: str) -> dict[tuple[str, int], types.CodeType]:
-    """The code of every function of a rewritten file, by qualified name and first line."""
+    """The code of every function of a rewritten file, by qualified name and first line.
+
+    Lambdas that share a line are left out: nothing tells which is which, and they hold no loops.
+    """
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -223,7 +227,9 @@ def _codes(filename: str, source: str) -> dict[tuple[str, int], types.CodeType]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # the file's own, given at its import
         code = compile(tree, filename, "exec", dont_inherit=True)
-    return {(c.co_qualname, c.co_firstlineno): c for c in _nested(code)}
+    found = [((c.co_qualname, c.co_firstlineno), c) for c in _nested(code)]
+    times = Counter(key for key, _ in found)
+    return {key: c for key, c in found if times[key] == 1}
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -287,11 +293,13 @@ def _reached(function: types.FunctionType) -> list[types.FunctionType]:
     while stack:
         x = stack.pop()
         inner = _plain(x)
-        if inner is None or id(inner) in seen or inner.__code__.co_filename.startswith(_HOUSE):
+        if inner is None or id(inner) in seen:
             continue
         seen.add(id(inner))
-        found.append(inner)
         stack.extend(cell.cell_contents for cell in inner.__closure__ or () if _filled(cell))
+        if inner.__code__.co_filename.startswith(_HOUSE):
+            continue
+        found.append(inner)
         wrapped = getattr(inner, "__wrapped__", None)
         if wrapped is not None:
             stack.append(wrapped)

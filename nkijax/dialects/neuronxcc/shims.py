@@ -28,6 +28,23 @@ def _absent(name: str) -> Callable[..., NoReturn]:
     return absent
 
 
+def _undocumented(name: str) -> Callable[..., NoReturn]:
+    def undocumented() -> NoReturn:
+        raise Unsupported(f"nl.{name}: nothing says what it gives; use nl.mgrid with the sizes of nl.tile_size")
+
+    undocumented.__name__ = undocumented.__qualname__ = name
+    return undocumented
+
+
+gemm_grid, gemm_stationary_grid = _undocumented("gemm_grid"), _undocumented("gemm_stationary_grid")
 indexing = package("indexing", {"TileIndex": Index})
 tensor = package("tensor", {"local_tile": _absent("backends.neuron.tensor.local_tile")})
-util = package("util", {"allclose": np.allclose})
+
+
+def allclose(a, b, rtol=1e-5, atol=1e-8, equal_nan=False, verbose=0) -> bool:
+    """NumPy's allclose; `verbose` has no effect."""
+    del verbose
+    return bool(np.allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol, atol, equal_nan))
+
+
+util = package("util", {"allclose": allclose})

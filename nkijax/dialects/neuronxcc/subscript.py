@@ -7,83 +7,110 @@ each slice.  Nothing is checked here but what no mask could make right; bounds b
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nkijax.dialects.neuronxcc.index import DynamicSlice, Index, as_index, extents_of, is_int
+from nkijax.dialects.neuronxcc.index import DynamicSlice, Index, Irregular, as_index, is_int
+from nkijax.dialects.neuronxcc.pattern import Pattern, Rows, Span, addresses
+from nkijax.dialects.neuronxcc.pieces import pieces
 from nkijax.dialects.neuronxcc.predicate import FALSE, Predicate, conjunction
-from nkijax.dialects.neuronxcc.tensor import OPERATORS, Guard, Tensor, face, operand
-from nkijax.errors import KernelError, Unsupported
-from nkijax.view import Dynamic, View
+from nkijax.dialects.neuronxcc.tensor import Tensor, face, operand
+from nkijax.errors import KernelError
+from nkijax.view import View
 
 _API = "tensor[...]"
 _FULL = slice(None)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A run-time index of each row: an integer tile of one element a partition."""
-
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """A slice: `size` elements from `start` by `step`; it makes a dimension of its own."""
-
-    start: Index
-    size: int
-    step: int = 1
+_TRUTH = (Predicate, bool, np.bool_)
 
 
 def subscript(x: Tensor, key: Any) -> Any:
     """The view `x[key]`."""
-    if isinstance(key, Predicate | bool | np.bool_):
+    direct = _direct(x, key if type(key) is tuple else (key,))
+    if direct is not None:
+        return direct
+    if isinstance(key, _TRUTH):
         mask = key if isinstance(key, Predicate) else None if key else FALSE
         return x if mask is None else _masked(x, mask)
-    direct = _direct(x, key if isinstance(key, tuple) else (key,))
-    return _resolved(x, key) if direct is None else direct
+    return _resolved(x, key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What all subscripts of one form have in common: all but where each entry starts.
+
+    `reach` is the least and greatest position in each dimension, counted from the entry's start.
+    """
+
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    partition: int
+    reach: tuple[tuple[int, int], ...]
+
+
+_plans: dict[tuple[Any, ...], _Plan] = {}
+_MOST_PLANS = 10_000
 
 
 def _direct(x: Tensor, keys: tuple[Any, ...]) -> Any:
-    """The view for ints and slices of ints that are inside, the keys of nearly every access; None for any other."""
-    if x.guards or x.mask is not None or len(keys) > x.ndim:
+    """The view for ints, slices of ints and index objects that are inside: nearly every access; None for any other.
+
+    Its shape and strides are looked up by the form of the subscript.
+    """
+    if x.guards or x.mask is not None:
         return None
-    view, on_chip = _addresses(x), x.on_chip
-    if view.dynamic is not None:
+    view = addresses(x)
+    sizes, strides = view.shape, view.strides
+    if view.dynamic is not None or len(keys) > len(sizes):
         return None
-    shape: list[int] = []
-    strides: list[int] = []
-    offset, partition = view.offset, 0
-    for dim, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
-        k: Any = keys[dim] if dim < len(keys) else _FULL
-        first: Any
-        last: Any
-        kind = type(k)
-        if kind is slice and k.step is None:
-            first, last = 0 if k.start is None else k.start, n if k.stop is None else k.stop
-        elif kind is DynamicSlice:
-            first, last = k.start, (k.start + k.size if type(k.start) is int else None)
-        elif kind is int:
-            first, last = k, k + 1
-        else:
+    form: list[Any] = [view.memory.on_chip, x.partition, sizes, strides]
+    starts: list[int] = []
+    for k, n in zip(keys, sizes, strict=False):
+        found = _form_of(k, n)
+        if found is None:
             return None
-        if not (type(first) is type(last) is int) or not 0 <= first < last <= n:
+        start, kind = found
+        starts.append(start)
+        form.append(kind)
+    key = tuple(form)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _planned(x, keys)
+        if len(_plans) > _MOST_PLANS:
+            _plans.clear()
+        _plans[key] = plan
+    offset = view.offset
+    for start, (low, high), n, stride in zip(starts, plan.reach, sizes, strides, strict=False):
+        if start + low < 0 or start + high >= n:
             return None
-        offset += first * stride
-        if on_chip and dim == x.partition:
-            partition = len(shape)
-        elif kind is int:
-            continue
-        shape.append(last - first)
-        strides.append(stride)
-    while len(shape) < (2 if on_chip else 1):
-        shape.append(1)
-        strides.append(1)
-    return face(View(view.buffer, offset, tuple(strides), tuple(shape), view.dtype), partition)
+        offset += start * stride
+    return face(View(view.buffer, offset, plan.strides, plan.shape, view.dtype), plan.partition)
+
+
+def _form_of(k: Any, n: int) -> tuple[int, Any] | None:
+    """Where an entry of a subscript starts, and its form; None for one that only the run knows, or is irregular."""
+    kind = type(k)
+    if kind is int:
+        return (k, None) if k >= 0 else None
+    if kind is Index:
+        return (k.constant, (k.coefficients, k.extents)) if k.moving is None else None
+    if kind is slice and k.step is None:
+        first, last = 0 if k.start is None else k.start, n if k.stop is None else k.stop
+        if type(first) is int and type(last) is int and 0 <= first < last:
+            return first, last - first
+    elif kind is DynamicSlice and type(k.start) is int and k.start >= 0:
+        return k.start, k.size
+    return None
+
+
+def _planned(x: Tensor, keys: tuple[Any, ...]) -> _Plan:
+    entries: list[Any] = [_entry(x, dim, k) for dim, k in enumerate(_complete(x, list(keys)))]
+    pattern = Pattern(x, entries)
+    parts = [pattern.part(k) for k in range(x.ndim)]
+    reach = tuple((low - p.constant, high - p.constant) for p in parts for low, high in (p.bounds(),))
+    made = pattern.tensor()
+    return _Plan(made.raw.strides, made.shape, made.partition, reach)
 
 
 def _resolved(x: Tensor, key: Any) -> Any:
@@ -95,8 +122,10 @@ def _resolved(x: Tensor, key: Any) -> Any:
         for axis in new:
             y = y.expand_dims(axis)
         return y
-    entries = [_entry(x, dim, k) for dim, k in enumerate(_complete(x, keys))]
-    return _Pattern(x, entries).tensor()
+    entries: list[Any] = [_entry(x, dim, k) for dim, k in enumerate(_complete(x, keys))]
+    if any(isinstance(e, Irregular) or isinstance(e, Rows) and len(e.extents) > 1 for e in entries):
+        return pieces(x, entries)
+    return Pattern(x, entries).tensor()
 
 
 def _masked(x: Tensor, mask: Predicate) -> Any:
@@ -117,7 +146,7 @@ def _complete(x: Tensor, keys: list[Any]) -> list[Any]:
     return keys + [_FULL] * (x.ndim - len(keys))
 
 
-def _entry(x: Tensor, dim: int, k: Any) -> Index | _Span | Rows:
+def _entry(x: Tensor, dim: int, k: Any) -> Index | Span | Rows | Irregular:
     n = x.shape[dim]
     if isinstance(k, slice):
         return _span(n, k)
@@ -125,7 +154,7 @@ def _entry(x: Tensor, dim: int, k: Any) -> Index | _Span | Rows:
         start = as_index(k.start)
         if start is None or start.ndim:
             raise KernelError(f"{_API} dimension {dim}: nl.ds takes an int or a 1x1 tile, got {k.start!r}")
-        return _Span(start, k.size)
+        return Span(start, k.size)
     if isinstance(k, float) and k.is_integer():
         k = int(k)
     if is_int(k) and k < 0:
@@ -135,18 +164,20 @@ def _entry(x: Tensor, dim: int, k: Any) -> Index | _Span | Rows:
         return index
     if isinstance(k, Tensor) and k.on_chip:
         view = operand(k, api=f"{_API} dimension {dim}")
-        if view.free == 1:
-            return Rows(view)
-        raise Unsupported(f"{_API} dimension {dim}: an index tile {view.shape} with several columns; use one column")
+        return Rows(view, view.shape if view.free > 1 else view.shape[:1])
     if isinstance(k, np.ndarray):
-        return _affine(k, dim)
+        if k.dtype.kind not in "iu" or k.size == 0:
+            raise KernelError(f"{_API} dimension {dim}: an index array must hold integers, got {k.dtype}")
+        k = Irregular(k)
+    if isinstance(k, Irregular):
+        return k.as_affine() or k
     raise KernelError(
         f"{_API} dimension {dim}: an index must be an int, a slice, nl.ds, an index object or an integer "
         f"tile, got {k!r}"
     )
 
 
-def _span(n: int, k: slice) -> _Span:
+def _span(n: int, k: slice) -> Span:
     """A slice; one that ends past the dimension keeps its size."""
     bounds = [as_index(b) for b in (k.start, k.stop)]
     start = bounds[0] if k.start is not None else Index((), (), 0)
@@ -164,149 +195,4 @@ def _span(n: int, k: slice) -> _Span:
     count = -(-size.constant // step)
     if count < 1:
         raise KernelError(f"{_API}: a slice must not be empty, got {k.start}:{k.stop} of {n}")
-    return _Span(start, count, step)
-
-
-def _affine(k: np.ndarray, dim: int) -> Index:
-    """A NumPy array of integers that is an affine grid, as an index."""
-    if k.dtype.kind not in "iu" or k.size == 0:
-        raise KernelError(f"{_API} dimension {dim}: an index array must hold integers, got {k.dtype}")
-    origin = k[(0,) * k.ndim]
-    steps = [int(np.take(k, 1, axis).flat[0] - origin) if n > 1 else 0 for axis, n in enumerate(k.shape)]
-    want = origin + sum(s * i for s, i in zip(steps, np.indices(k.shape, sparse=True), strict=True))
-    if not np.array_equal(np.broadcast_to(want, k.shape), k):
-        raise Unsupported(f"{_API} dimension {dim}: a NumPy index that is no affine grid")
-    return Index(tuple(steps), k.shape, int(origin))
-
-
-class _Pattern:
-    """The dimensions of the result of a subscript, and the pattern that they make."""
-
-    def __init__(self, x: Tensor, entries: Sequence[Index | _Span | Rows]):
-        self.x, self.entries = x, entries
-        self.rows = next((e for e in entries if isinstance(e, Rows)), None)
-        grids = [e.extents for e in entries if isinstance(e, Index)]
-        if self.rows is not None:
-            grids.append((self.rows.view.shape[0],))
-        grid = extents_of(*grids, api=_API)
-        spans = [k for k, e in enumerate(entries) if isinstance(e, _Span)]
-        first = next((k for k, e in enumerate(entries) if isinstance(e, Rows) or isinstance(e, Index) and e.ndim), None)
-        axes = [a for a in range(len(grid)) if not spans or grid[a] != 1]
-        if first is not None and not axes:
-            axes = [0]
-        self.axis_of: dict[tuple[str, int], int] = {}  # ("grid", axis) or ("span", entry) → dimension of the result
-        self.shape: list[int] = []
-        for k, e in enumerate(entries):
-            if k == first:
-                for a in axes:
-                    self._add(("grid", a), grid[a])
-            if isinstance(e, _Span):
-                self._add(("span", k), e.size)
-        self.partition = self._partition()
-
-    def _add(self, source: tuple[str, int], n: int) -> None:
-        self.axis_of[source] = len(self.shape)
-        self.shape.append(n)
-
-    def _insert(self, at: int) -> int:
-        """A dimension of size 1."""
-        self.shape.insert(at, 1)
-        self.axis_of = {s: a + (a >= at) for s, a in self.axis_of.items()}
-        return at
-
-    def _partition(self) -> int:
-        """The dimension of the result that is the partitions; one is added for a single partition."""
-        if not self.x.on_chip:
-            if not self.shape:
-                self.shape.append(1)
-            return 0
-        entry = self.entries[self.x.partition]
-        if isinstance(entry, _Span):
-            at = self.axis_of["span", self.x.partition]
-        else:
-            on = [a for a, c in enumerate(entry.coefficients) if c] if isinstance(entry, Index) else [0]
-            before = sum(isinstance(e, _Span) for e in self.entries[: self.x.partition])
-            grid = [self.axis_of["grid", a] for a in on if ("grid", a) in self.axis_of]
-            ones = [d for s, d in self.axis_of.items() if s[0] == "grid" and self.shape[d] == 1 and not on]
-            at = grid[0] if grid else min(ones) if ones else self._insert(min(before, len(self.shape)))
-        if len(self.shape) < 2:
-            self.shape.append(1)
-        return at
-
-    def part(self, k: int) -> Index:
-        """The position in dimension `k` of the tensor, over the dimensions of the result."""
-        entry, rank = self.entries[k], len(self.shape)
-        coefficients = [0] * rank
-        if isinstance(entry, _Span):
-            coefficients[self.axis_of["span", k]] = entry.step
-            start = entry.start
-            return Index(tuple(coefficients), tuple(self.shape), start.constant, start.moving)
-        if isinstance(entry, Rows):
-            return Index(tuple(coefficients), tuple(self.shape))
-        for axis, c in enumerate(entry.coefficients):
-            if c and ("grid", axis) in self.axis_of:
-                coefficients[self.axis_of["grid", axis]] = c
-        return Index(tuple(coefficients), tuple(self.shape), entry.constant, entry.moving)
-
-    def tensor(self) -> Any:
-        x, view = self.x, self.x.raw if self.x.guards or self.x.mask is not None else _addresses(self.x)
-        parts = [self.part(k) for k in range(x.ndim)]
-        rank, shape = len(self.shape), tuple(self.shape)
-        strides, offset, dynamic = [0] * rank, view.offset, view.dynamic
-        guards = [Guard(g.form.compose(parts, rank, shape), g.limit, g.dim) for g in x.guards]
-        for dim, (part, stride, n) in enumerate(zip(parts, view.strides, view.shape, strict=True)):
-            offset += part.constant * stride
-            for axis, c in enumerate(part.coefficients):
-                strides[axis] += c * stride
-            low, high = part.bounds()
-            if part.moving is not None:
-                dynamic = _moved(dynamic, part, stride, n, high)
-            elif isinstance(self.entries[dim], Rows):
-                dynamic = self._rows(dynamic, stride, n)
-            elif low < 0 or high >= n:
-                guards.append(Guard(part, n, dim))
-        if (
-            view.dynamic is not None
-            and view.dynamic.vector
-            and (parts[0].coefficients, shape[:1]) != (_first(rank), view.shape[:1])
-        ):
-            raise Unsupported(f"{_API}: the rows of a view with a run-time index of each row stay as they are")
-        mask = None if x.mask is None else x.mask.mapped(lambda form: form.compose(parts, rank, shape))
-        if len(shape) == 2 and shape[1] == 1 and not strides[1]:
-            strides[1] = 1
-        return face(
-            View(view.buffer, offset, tuple(strides), shape, view.dtype, dynamic), self.partition, tuple(guards), mask
-        )
-
-    def _rows(self, dynamic: Dynamic | None, stride: int, n: int) -> Dynamic:
-        if dynamic is not None or self.x.on_chip:
-            raise Unsupported(f"{_API}: rows of run-time indices on an HBM tensor without another run-time index only")
-        if self.axis_of.get(("grid", 0)) != 0:
-            raise Unsupported(f"{_API}: rows of run-time indices must be the first dimension of the result")
-        assert self.rows is not None
-        return Dynamic(self.rows.view, stride, n, True)
-
-
-def _first(rank: int) -> tuple[int, ...]:
-    """The coefficients of an index that is the position along dimension 0."""
-    return (1, *(0 for _ in range(rank - 1)))
-
-
-def _addresses(x: Tensor) -> View:
-    """The addresses of what is subscripted: those of a result count once its masked-off lanes are zero."""
-    if (
-        getattr(x, "made", None) is not None
-        or getattr(x, "moved", None) is not None
-        or getattr(x, "region", None) is not None
-    ):
-        return OPERATORS["settle"](x)
-    return x.raw
-
-
-def _moved(dynamic: Dynamic | None, part: Index, stride: int, n: int, high: int) -> Dynamic:
-    assert part.moving is not None
-    if dynamic is not None:
-        raise Unsupported(f"{_API}: a view takes one run-time index, got two")
-    view, factor = part.moving
-    room = n - 1 - high
-    return Dynamic(view, stride * factor, room // factor + 1 if factor > 0 and room >= 0 else n)
+    return Span(start, count, step)

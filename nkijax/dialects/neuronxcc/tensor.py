@@ -143,9 +143,13 @@ class Tensor:
         return self.with_view(plain(self, "view").reinterpret(dtype_name(dtype, "view")))
 
     def expand_dims(self, axis) -> Any:
-        """A dimension of size 1 before `axis`."""
+        """A dimension of size 1 at `axis`, or one at each of several axes, counted in the result."""
         view = plain(self, "expand_dims")
-        return self.with_view(view.expand_dim(axis + view.ndim + 1 if axis < 0 else axis))
+        axes = axis if isinstance(axis, tuple | list) else (axis,)
+        ndim = view.ndim + len(axes)
+        for k in sorted(a + ndim if a < 0 else a for a in axes):
+            view = view.expand_dim(k)
+        return self.with_view(view)
 
     def broadcast_to(self, *shape: Any) -> Any:
         """A new tile in which dimensions of size 1 are repeated."""
@@ -270,7 +274,8 @@ class Tile(Tensor):
     __slots__ = ("made", "moved", "reduce", "region", "settled")
 
     def __init__(self, view: View, partition: int = 0, guards: tuple[Guard, ...] = (), mask: Predicate | None = None):
-        super().__init__(view, partition, guards, mask)
+        self._view = view
+        self.partition, self.guards, self.mask = partition, guards, mask
         self.region: Region | None = None
         self.made: Instruction | None = None
         self.moved: Instruction | None = None
@@ -283,7 +288,8 @@ class Tile(Tensor):
 
 def face(view: View, partition: int = 0, guards: tuple[Guard, ...] = (), mask: Predicate | None = None) -> Any:
     """The face of a view in a kernel."""
-    return (Tile if view.memory.on_chip else HbmTensor)(view, partition, guards, mask)
+    memory = view.buffer.memory
+    return (Tile if memory is sbuf or memory is psum else HbmTensor)(view, partition, guards, mask)
 
 
 # ---- views of tensors
@@ -307,7 +313,7 @@ def broadcast(view: View, shape: Sequence[int], api: str = "operand") -> View:
 
 def boxed(view: View, box: Box) -> View:
     """The part of a view inside a box of its positions."""
-    if all((first, last) == (0, n) for (first, last), n in zip(box, view.shape, strict=True)):
+    if box == everywhere(view.shape).box:
         return view
     offset = view.offset + sum(first * s for (first, _), s in zip(box, view.strides, strict=True))
     dynamic = view.dynamic
@@ -368,6 +374,7 @@ def to_sbuf(view: View) -> View:
 def result(shape: Sequence[int], dtype: str, memory: Memory = sbuf, region: Region | None = None) -> Tile:
     """A fresh tile for the result of an operation; lanes outside `region` read zero."""
     sizes = tuple(shape) if len(shape) > 1 else (*shape, *(1 for _ in range(2 - len(shape))))
-    tile = Tile(allocate(sizes, dtype, memory, zero=region is not None and not region.full))
-    tile.region = None if region is None or region.full else region
+    partial = region is not None and not region.full
+    tile = Tile(allocate(sizes, dtype, memory, zero=partial))
+    tile.region = region if partial else None
     return tile

@@ -23,10 +23,10 @@ def test_block_dimensions():
         assert t.partition == 2 and t[0].partition == 1 and "float32[3, 6, 8] in sbuf" in repr(t[0])
         with pytest.raises(KernelError, match="x: must be a tile"):
             nl.exp(t[0])
+        with pytest.raises(KernelError, match=r"dimension 1: index range \[3, 3\] exceed dimension size of 3"):
+            nl.copy(t[0, 3])
         with pytest.raises(KernelError, match="exceeds the block dimensions"):
-            t[0, 3]
-        with pytest.raises(Unsupported, match="indexed by ints before"):
-            t[0:2]
+            t[2]
         u = nl.ndarray((nl.par_dim(6), 6), dtype=nl.float32)
         for i in range(2):
             for j in range(3):
@@ -45,8 +45,8 @@ def test_placed_block_tensors():
         for i in range(4):
             t[i] = nl.load(x)
             t[i, :, 0] = i
-        with pytest.raises(KernelError, match="exceeds the block dimensions"):
-            t[4]
+        with pytest.raises(KernelError, match=r"dimension 0: index range \[4, 4\] exceed dimension size of 4"):
+            nl.copy(t[4])
         with pytest.raises(Unsupported, match="given places take ints"):
             t[0:2]
         return t[0]  # tile 2 came to the same place
@@ -67,6 +67,42 @@ def test_index_objects_over_blocks(make):
     want = np.repeat(X[:, None, :4], 3, 1)
     want[:, 1, 0], want[:, 2, 3] = 7, 9
     assert (ran(body).reshape(6, 3, 4) == want).all()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("make", [nl.ndarray, nl.zeros, nl.ones])
+def test_tiles_by_ints_and_then_by_index_objects(make, eager):
+    """Views that were taken before share what the whole tensor holds."""
+
+    def kernel(x):
+        out = nl.ndarray((6, 12), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = make((3, nl.par_dim(6), 4), dtype=nl.float32)
+        t[1] = nl.load(x[:, 0:4])
+        early, bits = t[1, :, 2], t.view(nl.int32)[1]
+        b, p, f = nl.arange(3)[None, :, None], nl.arange(6)[:, None, None], nl.arange(4)[None, None, :]
+        t[b, p, f] = nl.add(t[b, p, f], 1.0)
+        early[...] = 50
+        bits[:, 0] = 0x3F800000  # 1.0
+        t[0, 0:2, 1:4] = t[1, 0:2, 1:4]
+        nl.store(out, nl.copy(t[b, p, f]).reshape((6, 12)))
+        return out
+
+    want = np.full((6, 3, 4), 1.0 + (make is nl.ones), np.float32)
+    want[:, 1] = X[:, :4] + 1
+    want[:, 1, 2], want[:, 1, 0] = 50, 1
+    want[:2, 0, 1:] = want[:2, 1, 1:]
+    assert (nkijax.run(jit(kernel), X, eager=eager) == want.reshape(6, 12)).all()
+
+
+def test_a_tensor_that_is_one_buffer_lives_as_long_as_its_tiles():
+    def kernel(x, n):
+        t, b = nl.zeros((2, nl.par_dim(6), 8), dtype=nl.float32), nl.arange(2)[None, :, None]
+        i, j = nl.arange(6)[:, None, None], nl.arange(8)[None, None, :]
+        for _ in nl.sequential_range(nl.load(n)):
+            t[b, i, j] = nl.add(t[b, i, j], 1.0)
+        return nl.copy(t[1])
+
+    assert (jit(kernel)(X, np.array([[3]], np.int32)) == 3).all()
 
 
 def test_a_filled_tensor_in_one_buffer_keeps_its_fill():
@@ -123,3 +159,17 @@ def test_a_tile_that_is_not_there_may_be_named_under_a_mask_that_hides_all():
         return nl.copy(t[1])
 
     assert (ran(body) == X[:, :4]).all()
+
+
+def test_a_tile_that_is_not_there_adds_nothing_under_such_a_mask():
+    def body(x):
+        t, sums = nl.zeros((2, nl.par_dim(6), 8), dtype=nl.float32), nl.zeros((6, 8), dtype=nl.float32)
+        tile = nl.load(x)
+        for i in nl.affine_range(4):
+            t[i, :, 0:8] += nl.copy(tile, mask=i < 2)
+            sums[...] = nl.add(sums, t[i, 0:6, 0:8], mask=i < 2)
+        with pytest.raises(KernelError, match=r"dimension 0: index range \[3, 3\] exceed dimension size of 2"):
+            nl.copy(t[3])
+        return sums
+
+    assert (ran(body) == 2 * X).all()

@@ -143,6 +143,20 @@ def test_a_place_beyond_the_memory_is_a_warning():
         nkijax.trace(placed(lambda: ncc.psum.mod_alloc(base_bank=0, base_addr=2040)), X)
 
 
+@pytest.mark.parametrize("door", [nkijax.trace, nkijax.run, lambda *a, **k: nkijax.run(*a, eager=True, **k)])
+def test_a_place_beyond_the_memory_is_an_error_where_that_is_asked_for(door):
+    """The message names the tensor, its address and the limit."""
+    for where, message in (
+        (lambda: ncc.sbuf.mod_alloc(base_addr=400000), "`t` is at bytes 400000 to 400015 .* trn1 has 196608"),
+        (lambda: ncc.psum.mod_alloc(base_bank=9), "`t` is in PSUM bank 9; trn1 has 8"),
+        (lambda: ncc.sbuf.alloc(lambda idx, pdim_size, fdim_size: (0, -4)), "`t` is at bytes -4 to 11"),
+    ):
+        with pytest.raises(KernelError, match=message):
+            door(placed(where), X, strict=True)
+    within = placed(lambda: ncc.sbuf.mod_alloc(base_addr=196608 - 16))
+    door(within, X, strict=True)
+
+
 def test_partitions_that_are_not_there_are_an_error():
     with pytest.raises(KernelError, match="partitions 64 to 191 of 128"):
         nkijax.trace(placed(lambda: ncc.sbuf.mod_alloc(base_addr=0, base_partition=64)), X)

@@ -30,8 +30,8 @@ def numbered(x):
         nl.store(scratch, 5)
     row = nl.zeros((1, 8), dtype=x.dtype)
     row[0, 0], row[0, 1] = i, j
-    row[0, 2], row[0, 3] = nl.num_programs(0), nl.num_programs([0, 1])[1]
-    row[0, 4], row[0, 5] = nl.num_programs(), nl.program_ndim()
+    row[0, 2], row[0, 3] = nl.num_programs([0]), nl.num_programs(1)
+    row[0, 4], row[0, 5] = nl.num_programs((0, 1)), nl.program_ndim()
     row[0, 6] = nl.load(scratch)
     nl.store(out[i, j], row)
     return out
@@ -78,3 +78,11 @@ def test_reductions_over_programs(axes):
 
 def test_a_reduction_over_one_program_is_a_copy():
     assert (reduced(Y, None, np.add)[0, 0] == Y[0, 0]).all() and (reduced[1, 1](Y, [0], np.add)[0, 0] == Y[0, 0]).all()
+
+
+def test_a_programs_number_stands_for_its_axis():
+    @jit
+    def over_columns(x):
+        return reduced(x, [nl.program_id(1)], nl.add)
+
+    np.testing.assert_allclose(over_columns[2, 3](Y), np.broadcast_to(Y.sum(1, keepdims=True), Y.shape), 1e-5)

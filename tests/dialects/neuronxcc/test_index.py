@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 from nkijax.dialects.neuronxcc import language as nl
-from nkijax.dialects.neuronxcc.index import Index, axis_index, ds, extents_of, predicate_of
+from nkijax.dialects.neuronxcc.index import Index, Irregular, axis_index, ds, extents_of, predicate_of
 from nkijax.dialects.neuronxcc.predicate import Predicate, region
+from nkijax.dialects.neuronxcc.regions import truth
 
 
 def values(index):
@@ -14,14 +15,6 @@ def values(index):
     grids = np.indices(index.extents)
     parts = (c * g for c, g in zip(index.coefficients, grids, strict=True))
     return index.constant + sum(parts, np.zeros(index.extents, int))
-
-
-def test_arange():
-    assert nl.arange(4).shape == (4,) and (values(nl.arange(2, 6)) == np.arange(2, 6)).all()
-    assert nl.arange(4)[:, None].shape == (4, 1) and nl.arange(4)[None, :, None].shape == (1, 4, 1)
-    assert (values(nl.arange(8)[None, 2:8:3]) == [[2, 5]]).all() and nl.arange(4)[...].shape == (4,)
-    with pytest.raises(KernelError, match="empty"):
-        nl.arange(3, 3)
 
 
 def test_ranks_align_from_the_left():
@@ -39,10 +32,6 @@ def test_arithmetic():
     assert (values(np.int64(5) - i)[:, 0] == 5 - np.arange(6)).all() and (values(-i)[:, 0] == -np.arange(6)).all()
     assert (values(i * np.int32(3))[:, 0] == 3 * np.arange(6)).all()
     assert (values((4 * i + 3) // 4) == values(i)).all() and (values((4 * i + 3) % 4) == 3).all()
-    with pytest.raises(Unsupported, match="not affine"):
-        i // 4
-    with pytest.raises(Unsupported, match="product"):
-        i * nl.arange(3)[None, :]
 
 
 def test_comparisons_are_predicates():
@@ -71,11 +60,28 @@ def _over(form, shape):
     return Index((*form.coefficients, *pad), shape, form.constant)
 
 
-def test_mgrid():
-    grid = nl.mgrid[0:4, 1:3, :5]
-    p, x, y = grid
-    assert (p.shape, x.shape, y.shape) == ((4, 1, 1), (1, 2, 1), (1, 1, 5))
-    assert grid.p is p and grid.x is x and grid.y is y and x.constant == 1
+def test_irregular_grids():
+    """Quotients, remainders and products, and what is computed with them."""
+    i, j = nl.arange(6)[:, None], nl.arange(4)[None, :]
+    a, b = np.arange(6)[:, None], np.arange(4)[None, :]
+    for got, want in [
+        (i // 4, a // 4),
+        ((i - 3) % 4, (a - 3) % 4),
+        ((4 * i + j) // 5 + j, (4 * a + b) // 5 + b),
+        (7 - (i * j) * 2, 7 - 2 * a * b),
+        ((i // 2) * (j % 3), (a // 2) * (b % 3)),
+        (nl.arange(6) // 4 + j, a // 4 + b),
+        ((i // 4)[:, 0] % 2, a[:, 0] // 4 % 2),
+    ]:
+        assert isinstance(got, Irregular) and got.shape == want.shape and (got.values == want).all()
+    for got, want in [(i // 4 >= 1, a // 4 >= 1), ((i + j) % 3 == 0, (a + b) % 3 == 0), (2 > i // 2, a // 2 < 2)]:
+        there = region(got, (6, 4))
+        lanes = np.zeros((6, 4), bool)
+        lanes[tuple(slice(*x) for x in there.box)] = True if there.rest is None else truth(there.rest, there.box)
+        assert (lanes == want).all()
+    even = Irregular(np.arange(0, 6, 2)).as_affine()
+    assert even is not None and (even.coefficients, even.constant) == ((2,), 0)
+    assert (i // 4).as_affine() is None and "over (6, 1)" in repr(i // 4)
 
 
 def test_a_region_is_a_mask_again():

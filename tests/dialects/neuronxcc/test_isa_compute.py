@@ -234,11 +234,3 @@ def test_a_reduction_of_what_a_mask_leaves():
         return out
 
     close(ran(kernel, X), np.where(np.arange(8) < 5, X[:, :4].sum(1), 0)[:, None])
-    i, j = nl.mgrid[0:8, 0:6]
-    with pytest.raises(Unsupported, match="reduce_res: with a mask that is no box"):
-        nkijax.trace(
-            lambda x: nisa.activation_reduce(
-                nl.copy, nl.load(x), reduce_op=np.add, reduce_res=nl.zeros((8, 1), dtype=np.float32), mask=i < j
-            ),
-            X,
-        )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nkijax
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.machine import Memory
@@ -189,6 +189,8 @@ def test_iota():
     np.testing.assert_array_equal(computed(lambda: nisa.iota(nl.arange(5)[None, :], np.uint32)), np.arange(5)[None])
     np.testing.assert_array_equal(computed(lambda: nisa.iota(nl.arange(5)[:, None], np.float32)), np.arange(5)[:, None])
     assert computed(lambda: nisa.iota(7, np.int32)).tolist() == [[7]]
+    moved = computed(lambda x: nisa.iota(nl.arange(5)[None, :] + x, np.int32), np.array([[3]], np.int32))
+    np.testing.assert_array_equal(moved, np.arange(3, 8)[None])
     three = computed(lambda: nisa.iota(nl.mgrid[0:2, 0:3, 0:4][1] * 5 + nl.mgrid[0:2, 0:3, 0:4][2], np.int32))
     np.testing.assert_array_equal(three, np.indices((2, 3, 4))[1][:1] * 5 + np.indices((2, 3, 4))[2][:1])
 
@@ -210,8 +212,27 @@ def test_affine_select():
     close(selected(lambda i, j: i >= 0), X)
     close(selected(lambda i, j: i < 0), np.full((8, 6), -5))
     close(selected(lambda i, j: True), X)
+    close(selected(lambda i, j: False), np.full((8, 6), -5))
+    with pytest.raises(KernelError, match="must align from the left"):
+        nkijax.trace(lambda x: nisa.affine_select(nl.arange(5)[:, None] > 2, nl.load(x), 0.0), X)
     low = np.where(i >= j, X, -9984).astype(ml_dtypes.bfloat16)
     close(selected(lambda i, j: i >= j, value=-9984.0, dtype=nl.bfloat16), low)
+
+
+def test_affine_select_is_one_instruction_wherever_its_predicate_holds():
+    """So that the turns of a causal loop fold."""
+
+    def kernel(x):
+        out = nl.ndarray((6, 8, 6), dtype=np.float32, buffer=nl.shared_hbm)
+        i, j = nl.mgrid[0:8, 0:6]
+        for k in nl.affine_range(6):  # nowhere, somewhere, everywhere
+            nl.store(out[k], nisa.affine_select(i + 4 * (k - 3) >= j, nl.load(x), -1.0))
+        return out
+
+    (repeat,) = nkijax.trace(kernel, X).body
+    assert repeat.count == 6 and len(repeat.body) == 3
+    i, j = np.mgrid[0:8, 0:6]
+    close(ran(kernel, X), np.stack([np.where(i + 4 * (k - 3) >= j, X, -1) for k in range(6)]))
 
 
 def test_affine_select_of_psum_under_a_mask():
@@ -263,6 +284,3 @@ def test_dma_transpose():
         close(computed(lambda x, a=axes: nisa.dma_transpose(x, axes=a), data), data.transpose(axes))
     with pytest.raises(KernelError, match="2, 3 or 4 dimensions"):
         nkijax.trace(lambda x: nisa.dma_transpose(x), np.ones(4, np.float32))
-    i, j = nl.mgrid[0:8, 0:6]
-    with pytest.raises(Unsupported, match="dma_transpose mask"):
-        nkijax.trace(lambda x: nisa.dma_transpose(x, mask=i < j), X)

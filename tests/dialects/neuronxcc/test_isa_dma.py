@@ -46,10 +46,12 @@ def scattering(rows, values, out):
     nisa.dma_copy(dst=out[at, j], src=nl.load(values), dst_rmw_op=np.add)
 
 
-def test_an_indirect_addition():
-    rows, out = np.array([3, 1, 0], np.int32)[:, None], np.ones((5, 6), np.float32)
+@pytest.mark.parametrize("named", [[3, 1, 0], [3, 1, 3], [2, 2, 2]], ids=str)
+def test_an_indirect_addition(named):
+    """A row that is named twice gets both."""
+    rows, out = np.array(named, np.int32)[:, None], np.ones((5, 6), np.float32)
     values = np.arange(18, dtype=np.float32).reshape(3, 6)
     want = out.copy()
-    want[rows[:, 0]] += values
+    np.add.at(want, named, values)
     nkijax.run(scattering, rows, values, out)
     np.testing.assert_array_equal(out, want)

@@ -90,6 +90,15 @@ def test_a_mask_on_the_stationarys_free_dimension():
     close(nkijax.run(kernel, S, M), np.where(np.arange(8)[:, None] < 5, S.T @ M, 0), 1e-5)
 
 
+def test_a_mask_that_fits_both_is_on_what_the_stationary_hides():
+    square = M[:, :8]
+    first = nl.arange(8)[None, :] < 5
+    rows = np.where(np.arange(8)[:, None] < 5, S.T @ square, 0)
+    close(computed(lambda s, m: nisa.nc_matmul(s[first], m, mask=first), S, square), rows, 1e-5)
+    columns = np.where(np.arange(8)[None, :] < 5, S.T @ square, 0)
+    close(computed(lambda s, m: nisa.nc_matmul(s, m, mask=first), S, square), columns, 1e-5)
+
+
 def test_predicates_on_operands():
     poisoned = S.copy()
     poisoned[10:] = np.nan

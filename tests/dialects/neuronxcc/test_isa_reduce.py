@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nkijax
-from nkijax import KernelError, Unsupported
+from nkijax import KernelError
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
 from tests.dialects.neuronxcc.running import close, computed, ran
@@ -63,9 +63,9 @@ def test_statistics_leave_masked_columns_out():
     want = np.stack([data[:, :77].mean(1), data[:, :77].var(1)], axis=1)
     close(computed(emit, data), want, 1e-5)
     assert computed(lambda x: nisa.bn_stats(x, dtype=np.float32), data).shape == (8, 6)
-    i, j = nl.mgrid[0:8, 0:100]
-    with pytest.raises(Unsupported, match="bn_stats mask"):
-        nkijax.trace(lambda x: nisa.bn_stats(nl.load(x), mask=i < j), data)
+    odd = computed(lambda x: nisa.bn_stats(x, mask=nl.arange(100)[None, :] >= 97), data)  # columns 98; 97 and 99
+    close(odd[:, :3], np.stack([np.ones(8), data[:, 98], np.zeros(8)], 1), 1e-5)
+    close(odd[:, 3:5], np.stack([np.full(8, 2), data[:, 97::2].mean(1)], 1), 1e-5)
 
 
 @pytest.mark.parametrize("flags", [np.uint8, np.int32, np.uint32, np.float32])
@@ -123,5 +123,23 @@ def test_range_select():
     out, most = ran(kernel, X, low, high, target="trn2")
     np.testing.assert_array_equal(out, want)
     np.testing.assert_array_equal(most, want.max(1, keepdims=True))
+
+    def masked(x):
+        res, i, j = nl.full((8, 1), -1, dtype=np.float32), *nl.mgrid[0:8, 0:6]
+        low, high = (nl.full((8, 1), k, dtype=np.float32) for k in (1, 5))
+        tile = nisa.range_select(
+            on_true_tile=nl.load(x), comp_op0=np.greater_equal, comp_op1=np.less, bound0=low, bound1=high,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=res, mask=j < i,
+        )  # fmt: skip
+        out = nl.full((8, 7), -1, dtype=np.float32)
+        out[:, 0:6], out[:, 6:7] = tile, res
+        return out
+
+    i, j = np.indices((8, 6))
+    want = np.where((j >= 1) & (j < 5), X, F)
+    most = np.where(j < i, want, F).max(1)
+    most[0] = -1  # a row of which nothing is left
+    got = ran(masked, X, target="trn2")
+    np.testing.assert_array_equal(got, np.concatenate([np.where(j < i, want, -1), most[:, None]], 1))
     with pytest.raises(KernelError, match="range_select: needs gen3 or later, got trn1"):
         nkijax.trace(kernel, X, low, high)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import nkijax
 from nkijax import Unsupported
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
@@ -21,9 +20,32 @@ def test_max8():
         return nisa.max8(src=x, mask=(i < 5) & (j < 10))
 
     close(computed(masked, X), np.where(np.arange(16)[:, None] < 5, -np.sort(-X[:, :10], axis=1)[:, :8], 0))
+
+
+def test_searches_leave_hidden_lanes_out():
+    """A mask that is no box: what it hides is neither found nor replaced, and a shuffle leaves it as it is."""
     i, j = nl.mgrid[0:16, 0:20]
-    with pytest.raises(Unsupported, match="max8 mask"):
-        nkijax.trace(lambda x: nisa.max8(src=nl.load(x), mask=i < j), X)
+    left = np.where(np.add(*np.indices(X.shape)) >= 12, X, -np.inf)
+
+    def found(x):
+        top = nisa.max8(src=x, mask=i + j >= 12)
+        out = nl.full((16, 28), -1, dtype=np.float32)
+        out[:, 0:8] = nisa.nc_find_index8(data=x, vals=top, mask=i + j >= 12)
+        out[:, 8:28] = nisa.nc_match_replace8(data=x, vals=top, imm=-2.0, mask=i + j >= 12)
+        return out
+
+    order = np.argsort(-left, axis=1)[:, :8]
+    replaced = np.where(np.isinf(left), -1, X)
+    np.put_along_axis(replaced, order, -2, 1)
+    close(computed(found, X), np.concatenate([order, replaced], 1))
+
+    def shuffled(x):
+        tile = nl.copy(x)
+        nisa.nc_stream_shuffle(src=x, dst=tile, shuffle_mask=[*reversed(range(16)), *range(16, 32)], mask=i < j)
+        return tile
+
+    rows, columns = np.indices((16, 20))
+    close(computed(shuffled, X), np.where(rows < columns, X[::-1], X))
 
 
 def test_find_index8():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import nkijax
-from nkijax.dialects.neuronxcc import baremetal, benchmark, jit, profile, simulate_kernel, trace
+from nkijax import Unsupported
+from nkijax.dialects.neuronxcc import baremetal, benchmark, jit, profile, simulate_kernel, trace, typing
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.machine import Generation
@@ -82,6 +83,22 @@ def test_a_benchmark_tells_modelled_latencies():
     assert (bench(X) == 2 * X).all()
     latency = bench.benchmark_result.nc_latency
     assert latency.get_latency_percentile(50) == latency.get_latency_percentile(99) > 0
+
+
+def test_a_benchmark_of_specs_runs_nothing():
+    bench = benchmark(warmup=5, iters=10)(doubled)
+    assert bench(typing.tensor[[128, 4096], nl.bfloat16], factor=3) is None
+    small = benchmark(doubled)
+    small(typing.tensor[[128, 64], nl.bfloat16])
+    latencies = [b.benchmark_result.nc_latency.get_latency_percentile(99) for b in (bench, small)]
+    assert latencies[0] > latencies[1] > 0
+
+    def looping(n):
+        for _ in nl.affine_range(nl.load(n)):
+            pass
+
+    with pytest.raises(Unsupported, match="call it with arrays"):
+        benchmark(looping)(typing.tensor[[1, 1], nl.int32])
 
 
 def test_results_on_chip_are_given_too():

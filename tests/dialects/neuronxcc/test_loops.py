@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import nkijax
-from nkijax import Unsupported
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.typing import scalar
 from nkijax.program import Loop
@@ -56,11 +55,12 @@ def test_its_variable_indexes():
 
 
 def test_a_bound_computed_in_python():
-    def kernel(n):
-        index = nl.load(n).as_index()
-        assert index is not None
-        for _ in nl.affine_range(index * 2):
-            pass
+    def kernel(n, x):
+        t = nl.load(x)
+        count = nl.load(n).as_index()
+        assert count is not None
+        for _ in range(count * 2 - 1):
+            t[...] = t + 1.0
+        return t
 
-    with pytest.raises(Unsupported, match="compute it in a tile"):
-        nkijax.trace(kernel, N)
+    assert (nkijax.run(kernel, N, np.zeros((4, 1), np.float32)) == 5).all()

@@ -9,7 +9,7 @@ from nkijax.dialects.neuronxcc.masks import affine_pattern, predicate_tile
 from nkijax.dialects.neuronxcc.predicate import region
 from nkijax.dialects.neuronxcc.tensor import face
 
-from .test_emit import ran
+from .test_emit import ran, text
 
 
 def test_a_tile_of_flags():
@@ -19,6 +19,25 @@ def test_a_tile_of_flags():
 
     i, j, k = np.indices((6, 4, 3))
     assert (ran(body).reshape(6, 4, 3) == ((i > j + k) | (k == j))).all()
+
+
+@pytest.mark.parametrize("shape", [(6, 40, 1, 1, 1, 1), (2, 2, 2, 2, 2, 2)], ids=str)
+def test_what_takes_many_selections_is_data(shape):
+    """Many comparisons, or more free dimensions than an instruction has."""
+
+    def flags(i, j):
+        mask = i == j
+        for k in range(20):
+            mask = mask | (j == i + 2 * k)
+        return mask
+
+    def body(x):
+        i, j, *_ = nl.mgrid[tuple(slice(0, n) for n in shape)]
+        return face(predicate_tile(region(flags(i, j), shape))).reshape((shape[0], -1))
+
+    i, j, *_ = np.indices(shape)
+    assert (ran(body) == flags(i, j).reshape(shape[0], -1)).all()
+    assert text(body) == ["DmaCopy"]
 
 
 def test_patterns_merge_dimensions():

@@ -46,12 +46,6 @@ def test_a_mask_aligns_from_the_left():
         region(nl.arange(4)[:, None] < 2, SHAPE)
 
 
-def test_reductions_keep_where_any_lane_holds():
-    i, j = nl.arange(5)[:, None], nl.arange(6)[None, :]
-    assert region((i < 3) & (j < 2), SHAPE).projected((0, -1), (5, 1)).box == ((0, 3), (0, 1))
-    assert region(False, SHAPE).projected((0, -1), (5, 1)).empty
-
-
 def test_python_truth_and_bools():
     p = nl.arange(5)[:, None] < 2
     assert (

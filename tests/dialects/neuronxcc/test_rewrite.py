@@ -253,6 +253,16 @@ def test_errors_point_at_the_kernel():
     assert (frame.filename, frame.line) == (__file__, "raise ValueError(i and a)")
 
 
+@rewritten
+def two_lambdas(swapped):
+    less = (lambda a, b: a < b) if swapped else (lambda a, b: b < a)
+    return rewritten(less)(1, 2)
+
+
+def test_lambdas_on_one_line_are_not_taken_for_each_other():
+    assert two_lambdas(True) is True and two_lambdas(False) is False
+
+
 def test_code_without_source_stays_as_it_is():
     names = {"nl": nl}
     exec("def f():\n  a = 0\n  for _ in nl.affine_range(3):\n    a += 1\n  return a", names)

@@ -97,9 +97,18 @@ def test_plain_keys_take_a_shorter_way_to_the_same_view(given_keys):
     inside(body)
 
 
-def test_rows_by_run_time_indices_stay_whole():
-    with pytest.raises(Unsupported, match="stay as they are"):
-        inside(lambda x: x[nl.ndarray((4, 1), dtype=nl.int32)][1:3])
+def test_slices_of_rows_by_run_time_indices():
+    def kernel(x, rows):
+        out = nl.ndarray((3, 6), dtype=x.dtype, buffer=nl.shared_hbm)
+        chosen = x[nl.load(rows), 2]
+        nl.store(out[0:2], nl.load(chosen[0:3:2, 1:7]))
+        nl.store(out[2:3], nl.load(chosen[nl.arange(1)[:, None] + 1, nl.arange(6)[None, :]]))
+        return out
+
+    rows = np.array([[3], [1], [4]], np.int32)
+    assert (simulate_kernel(kernel, X, rows) == np.stack([X[3, 2, 1:7], X[4, 2, 1:7], X[1, 2, :6]])).all()
+    with pytest.raises(Unsupported, match="only slices are taken"):
+        inside(lambda x: x[nl.ndarray((4, 1), dtype=nl.int32)][3 - nl.arange(2)[:, None], 0])
 
 
 def test_bounds_are_checked_at_the_use():
@@ -158,8 +167,3 @@ def test_run_time_indices():
 def test_refused(key, error):
     with pytest.raises(KernelError, match=error):
         inside(lambda x: x[key()])
-
-
-def test_irregular_arrays():
-    with pytest.raises(Unsupported, match="no affine grid"):
-        inside(lambda x: x[np.array([0, 1, 3])])

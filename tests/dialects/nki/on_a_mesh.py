@@ -8,19 +8,23 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import contextlib
 import functools
+import io
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import nkijax
 import nkijax.dialects.nki as nki
 import nkijax.dialects.nki.collectives as ncc
 import nkijax.dialects.nki.isa as nisa
 import nkijax.dialects.nki.language as nl
+from examples import tensor_parallel as example
+from tests import kernels
 
 P = PartitionSpec
 MESH = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
@@ -123,6 +127,9 @@ def test_twins():
     for what, twin in TWINS.items():
         ours, theirs = (mapped(f, MESH, P("x"), P("x")) for f in (nkijax.function(moved, what=what, group=ALL), twin))
         np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+        w = random(*theirs(x).shape)
+        got, want = (jax.jit(jax.grad(lambda x, f=f, w=w: (f(x) ** 2 * w).sum()))(x) for f in (ours, theirs))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @nki.jit
@@ -142,10 +149,16 @@ def ring_matmul(a, b):
 
 def test_ring_matmul():
     a, b = random(64, 8 * 16), random(64, 24)
-    got = mapped(nkijax.function(ring_matmul), MESH, (P(None, "x"), P()), P("x"))(a, b).reshape(8, 128, 24)
-    want = a.T @ b
+    ring = mapped(nkijax.function(ring_matmul), MESH, (P(None, "x"), P()), P("x"))
+    got, want = ring(a, b).reshape(8, 128, 24), a.T @ b
     for rank in range(8):
         np.testing.assert_allclose(got[rank], want, rtol=1e-4, atol=1e-4)
+
+    weights = random(64, 16, 24)  # a (128, 24) for each rank's result
+    total = weights.reshape(8, 128, 24).sum(0)
+    grads = jax.jit(jax.grad(lambda a, b: (ring(a, b) * weights).sum(), (0, 1)))(a, b)
+    for g, w in zip(grads, (b @ total.T, a @ total), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-3)
 
 
 @nki.jit
@@ -225,9 +238,105 @@ def test_meshes_of_other_sizes_and_loops():
     for mesh, axis, n in ((MESH, "x", 8), (small, "y", 4)):
         group, x = ncc.ReplicaGroup([list(range(n))]), random(n * 8, 3)
         want = np.tile(x.reshape(n, 8, 3).sum(0), (n, 1))
-        for loops in ("scan", "batch"):
+        for loops in ("scan", "vmap"):
             got = mapped(nkijax.function(kernel, group=group, loops=loops), mesh, P(axis), P(axis))(x)
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_example():
+    with contextlib.redirect_stdout(io.StringIO()):
+        example.main(k=1024, m=32, n=64)
+
+
+# ---- kernels without collectives
+
+
+def layers(layer, weights, h):
+    """A scan over layers, each recomputed in the backward pass."""
+    return lax.scan(lambda h, w: (jnp.tanh(jax.checkpoint(layer)(w, h)), None), h, weights)[0]
+
+
+def plain_layer(w, h):
+    return jnp.matmul(w.T, h, precision="highest")
+
+
+def test_a_data_parallel_step():
+    """Each device has its part of the batch, and the loss is the sum over devices."""
+    weights, batch = 0.2 * random(3, 128, 128), random(128, 8 * 16)
+    want = jax.grad(lambda w: (layers(plain_layer, w, batch) ** 2).sum())(weights)
+    for loops, check in (("vmap", True), ("scan", True), ("scan", False)):
+        layer = nkijax.function(kernels.matmul, loops=loops)
+        part = lambda w, h, layer=layer: lax.psum((layers(layer, w, h) ** 2).sum(), "x")  # noqa: E731
+        loss = mapped(part, MESH, (P(), P(None, "x")), P(), check)
+        np.testing.assert_allclose(jax.jit(jax.grad(loss))(weights, batch), want, rtol=1e-4, atol=1e-4)
+
+
+def test_each_device_has_its_own_trip_counts():
+    x, rows = random(8 * 6, 4), np.stack([np.arange(8) % 6, np.arange(8)[::-1] % 6, np.arange(8) % 3], 1)
+    n, turns = rows.reshape(-1, 1).astype(np.int32), rows[:, 2]
+    picked = np.arange(3) < turns[:, None]
+    times = np.stack([np.bincount(r[p], minlength=6) for r, p in zip(rows, picked, strict=True)]).reshape(-1, 1)
+    want = np.where(picked[:, :, None], x.reshape(8, 6, 4)[np.arange(8)[:, None], rows], np.nan).reshape(24, 4)
+    for max_trips in (None, 3):
+        pick = mapped(nkijax.function(kernels.pick_rows, max_trips=max_trips), MESH, P("x"), P("x"))
+        np.testing.assert_array_equal(pick(x, n), want)
+        loss = lambda x, pick=pick: (jnp.where(picked.reshape(-1, 1), pick(x, n), 0) ** 2).sum()  # noqa: E731
+        np.testing.assert_allclose(jax.jit(jax.grad(loss))(x), 2 * x * times, rtol=1e-5)
+
+
+def test_shared_weights_in_loops_of_own_length():
+    """A weight that all devices share gets one gradient, summed after the loops: they turn differently often."""
+
+    @nki.jit
+    def grow(x, weight, turns):
+        here, count = nl.load(x), nisa.register_alloc()
+        nisa.register_load(count, turns)
+
+        def turn(i):
+            nisa.tensor_tensor(here, here, nl.load(weight), nl.multiply)
+
+        nl.fori_loop(0, count, turn)
+        out = hbm(x.shape)
+        nl.store(out, here)
+        return out
+
+    x, weight, turns = random(8, 5), random(1, 5), (np.arange(8, dtype=np.int32) % 5).reshape(8, 1)
+    f = mapped(nkijax.function(grow), MESH, (P("x"), P(), P("x")), P("x"))
+    got = jax.jit(jax.grad(lambda x, w: f(x, w, turns).sum(), (0, 1)))(x, weight)
+    want = jax.grad(lambda x, w: (x * w**turns).sum(), (0, 1))(x, weight)
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5)
+
+
+def test_sharded_arguments_of_jit():
+    """A kernel in `jax.jit` on arrays that lie on a mesh, split along any of their axes."""
+    a, b, weights = random(256, 512), random(256, 64), random(512, 64)
+    kernel = nkijax.function(kernels.matmul)
+    value_and_grad = jax.jit(jax.value_and_grad(lambda a, b, w: (kernel(a, b) * w).sum(), (0, 1)))
+    want = ((a.T @ b * weights).sum(), (b @ weights.T, a @ weights))
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((2, 4), ("dp", "tp"), axis_types=(kind,) * 2)
+        for left, right in ((P("dp", "tp"), P("dp")), (P(None, ("dp", "tp")), P())):
+            put = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in ((a, left), (b, right), (weights, P()))]
+            value, grads = value_and_grad(*put)
+            np.testing.assert_allclose(value, want[0], rtol=1e-4)
+            for g, w, x in zip(grads, want[1], put, strict=False):
+                np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4)
+                assert kind is AxisType.Auto or g.sharding.is_equivalent_to(x.sharding, g.ndim)
+            np.testing.assert_allclose(nkijax.run(kernels.matmul, *put[:2]), a.T @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_runs_where_its_arrays_are():
+    """On the device that they were put on, else on jax.default_device."""
+    x, put = random(256, 4), jax.device_put
+    for index in (0, 5):
+        device = jax.devices()[index]
+        with jax.default_device(device):
+            outs = [kernels.double(jnp.asarray(x)), jax.jit(nkijax.function(kernels.double))(x)]
+        outs += [kernels.double(put(x, device)), nkijax.run(kernels.double, put(x, device), eager=True)]
+        for out in outs:
+            assert out.devices() == {device}
+            np.testing.assert_array_equal(out, 2 * x)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_bounds_are_read_once(eager):
 
 
 @EAGER
-def test_nested_loops_with_run_time_bounds(eager):
+def test_case_12_nested_loops_with_run_time_bounds(eager):
     """Ragged attention's skeleton: bounds of the inner loop differ by turn of the outer one."""
 
     def kernel(blocks, rows):
@@ -113,7 +113,7 @@ def test_nested_loops_with_run_time_bounds(eager):
     np.testing.assert_array_equal(nkijax.run(kernel, blocks, count(3), eager=eager)[:, 0], [1, 2, 4, 0])
 
 
-def test_a_body_is_recorded_once():
+def test_case_16_a_body_is_recorded_once():
     def size(n):
         program = nkijax.trace(double_rows, np.zeros((n, 4), np.float32), 0, n, 1, rolled=False)
         return [len(node.body) for node in program.body if isinstance(node, Loop)]
@@ -121,7 +121,7 @@ def test_a_body_is_recorded_once():
     assert size(16) == size(512) == [3]
 
 
-def test_errors_of_fori_loop():
+def test_case_15_errors_of_fori_loop():
     body = lambda i: None  # noqa: E731
     assert "fori_loop step: must be a positive Python int, got 0" in message(lambda x: nl.fori_loop(0, 4, body, 0))
     assert "step: must be a positive Python int, got -1" in message(lambda x: nl.fori_loop(0, 4, body, step=-1))
@@ -131,13 +131,13 @@ def test_errors_of_fori_loop():
     assert "body_fun: must return None, got 1" in message(lambda x: nl.fori_loop(0, 4, lambda i: 1))
 
 
-def test_the_induction_register_is_read_only():
+def test_case_15_the_induction_register_is_read_only():
     want = "dst: the induction register of a dynamic loop is read-only"
     assert want in message(lambda x: nl.fori_loop(0, 4, lambda i: nisa.register_move(i, 1)))
     assert want in message(lambda x: nl.fori_loop(0, 4, lambda i: nisa.register_load(i, x[0, 0:1].view("int32"))))
 
 
-def test_dynamic_loops_inside_no_reorder():
+def test_case_15_dynamic_loops_inside_no_reorder():
     def inside(loop):
         def kernel(x):
             with nl.no_reorder():
@@ -198,7 +198,7 @@ def test_tensors_of_a_body_are_dead_outside():
 @deprecated
 @EAGER
 @pytest.mark.parametrize("bounds", [(8,), (2, 7), (1, 8, 3), (count(3),), (0, count(5), 2), (4, 4)])
-def test_dynamic_range(bounds, eager):
+def test_trap_18_dynamic_range(bounds, eager):
     def kernel(x, bounds):
         out = nl.zeros(x.shape, x.dtype, buffer=nl.shared_hbm)
         bounds = [b if isinstance(b, int) else loaded(b) for b in bounds]
@@ -251,7 +251,7 @@ def test_errors_of_dynamic_range():
 
 @EAGER
 @pytest.mark.parametrize("n", [0, 3])
-def test_while_loop(n, eager):
+def test_case_14_while_loop(n, eager):
     def kernel(n):
         left, total = nl.load(n), nl.zeros((1, 1), nl.int32)
 
@@ -297,7 +297,7 @@ def test_programs():
     assert seen == [(0, 1, 1, 0), (0, 1, 1, 1), (0, 2, 2, 1), (1, 2, 2, 1)]
 
 
-def test_two_cores_share_shared_hbm():
+def test_trap_24_two_cores_share_shared_hbm():
     @jit
     def kernel(x):
         out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)

@@ -4,7 +4,7 @@ import nkijax.dialects.nki as nki
 from nkijax import dtypes
 
 
-def test_names():
+def test_trap_2_a_dtype_is_a_string():
     names = {n: v for n, v in vars(nki.dtype).items() if not n.startswith("__")}
     assert set(names.values()) == set(dtypes.KINDS)
     assert all(n.removesuffix("_") == v and type(v) is str for n, v in names.items())

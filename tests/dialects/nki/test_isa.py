@@ -138,7 +138,7 @@ def test_deprecated_engine_names():
         assert getattr(nisa, name) is nisa.engine[name.removesuffix("_engine")] is getattr(nisa.constants, name)
 
 
-def test_the_version_follows_the_target(monkeypatch):
+def test_trap_3_the_version_follows_the_target_and_compares_with_ints(monkeypatch):
     seen = []
     for target in ("trn1", "trn2", "trn3"):
         nkijax.trace(lambda: seen.append(nisa.get_nc_version()), target=target)

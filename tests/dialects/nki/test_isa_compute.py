@@ -140,7 +140,7 @@ def test_what_is_no_operand():
     assert "reduce_cmd: must be reduce_cmd.idle" in refused(lambda t: nisa.activation(t, nl.exp, t, reduce_cmd=3))
 
 
-def test_more_partitions_than_the_machine_has():
+def test_trap_16_more_partitions_than_the_machine_has():
     def kernel(x):
         tile = nl.ndarray((129, 4), nl.float32)
         nisa.tensor_tensor(tile, tile, tile, nl.add)

@@ -139,14 +139,14 @@ def product(k, m, n, steps=1, **arguments):
 
 
 @EAGER
-def test_matmul_accumulates_since_the_allocation(eager):
+def test_trap_7_matmul_accumulates_since_the_allocation(eager):
     for steps, arguments, times in ((1, {}, 1), (3, {}, 3), (3, {"accumulate": False}, 1)):
         kernel, a, b = product(64, 32, 48, steps, **arguments)
         np.testing.assert_allclose(nkijax.run(kernel, a, b, eager=eager), times * (a.T @ b), rtol=1e-5, atol=1e-5)
 
 
 @EAGER
-def test_matmul_into_overlapping_windows(eager):
+def test_case_19_matmul_into_overlapping_windows(eager):
     """What is written twice adds, what is written first is set: a convolution's windows."""
 
     def kernel(ones):
@@ -175,7 +175,7 @@ def test_matmul_in_a_dynamic_loop(eager):
     np.testing.assert_allclose(nkijax.run(kernel, a, b, 3, eager=eager), 3 * (a.T @ b), rtol=1e-5, atol=1e-5)
 
 
-def test_matmul_perf_mode_by_name():
+def test_trap_14_matmul_perf_mode_by_name():
     def kernel(a, b, mode):
         dst = nl.ndarray((32, 48), nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst, nl.load(a), nl.load(b), perf_mode=mode)

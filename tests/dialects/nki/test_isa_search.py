@@ -69,7 +69,7 @@ def test_gradient_of_sorting():
     np.testing.assert_allclose(gradient, np.take_along_axis(weights, rank, 1), rtol=1e-6)
 
 
-def test_duplicates_ascend_and_descend():
+def test_trap_8_duplicates_ascend_and_descend():
     def kernel(x, vals):
         up, down = (nl.ndarray((1, 8), nl.uint32, buffer=nl.shared_hbm) for _ in range(2))
         data, wanted, out = nl.load(x), nl.load(vals), nl.ndarray((1, 11), nl.float32)
@@ -86,7 +86,7 @@ def test_duplicates_ascend_and_descend():
     np.testing.assert_array_equal(down, [[2, 10, 9, 8, 7, 6, 5, 4]])
 
 
-def test_topk_of_a_snake():
+def test_trap_12_topk_of_a_snake():
     """Two rows of 42, each across 16 partitions, and so are their 20 results."""
 
     def kernel(x, k):
@@ -131,7 +131,7 @@ def test_broadcast_of_one_partition():
     np.testing.assert_array_equal(gradient, np.where(np.arange(6)[:, None] == 3, 128, np.zeros_like(ROWS)))
 
 
-def test_shuffle_mask_of_255_keeps_dst():
+def test_8_8_shuffle_mask_of_255_keeps_dst():
     def kernel(x, mask):
         out = nl.ndarray((6, 24), nl.float32, buffer=nl.shared_hbm)
         tile, kept = nl.load(x), nl.full((6, 24), 7.0, nl.float32)

@@ -180,7 +180,7 @@ def test_more_dimensions_and_views():
     close(got[2], np.exp(x[:, :, ::2]))
 
 
-def test_a_broadcast_view_multiplies_as_its_slices_do():
+def test_case_1_a_broadcast_view_multiplies_as_its_slices_do():
     """Case 1: a 3-D tile times a 2-D one, broadcast along the middle axis."""
     x = np.random.default_rng(3).standard_normal((4, 3, 6)).astype(np.float32)
     got = ran(lambda t, y: nl.multiply(t, y.expand_dim(1).broadcast(1, 3)), x, Y)

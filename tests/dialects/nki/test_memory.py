@@ -165,7 +165,7 @@ def test_ds():
         nl.ds(0, 1.5)
 
 
-def test_regions():
+def test_trap_4_hbm_is_private_hbm():
     regions = (nl.sbuf, nl.psum, nl.hbm, nl.private_hbm, nl.shared_hbm)
     assert [r.value for r in regions] == ["sbuf", "psum", "private_hbm", "private_hbm", "shared_hbm"]
     assert nl.hbm is nl.private_hbm and all(isinstance(r, nl.MemoryRegion) for r in regions)
@@ -200,7 +200,7 @@ def test_device_print_in_loops_and_of_hbm(capsys):
     want = sorted(["all [[0.0]]", *(f"{n} [[{X[k, 0]}]]" for n in ("static", "dynamic") for k in (0, 1))])
     for run in (
         lambda: nkijax.run(kernel, X, loops="scan"),
-        lambda: nkijax.run(kernel, X, loops="batch"),
+        lambda: nkijax.run(kernel, X, loops="vmap"),
         lambda: nkijax.run(kernel, X, eager=True),
         lambda: jax.jit(nkijax.function(kernel))(X),
     ):

@@ -22,7 +22,7 @@ TOKENS = "average prelu bypass".split()
 
 
 @pytest.mark.parametrize("name", [*UNARY, *BINARY, *REDUCTIONS, "all", *TOKENS])
-def test_an_operator_is_a_function_of_its_name(name):
+def test_trap_1_an_operator_is_a_function_of_its_name(name):
     op = getattr(nl, name)
     assert inspect.isfunction(op) and op.__name__ == name and name in str(op) and op.__doc__
     assert op == getattr(nl, name) and {op: 1}[op] == 1 and op != nl.bypass or name == "bypass"

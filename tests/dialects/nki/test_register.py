@@ -47,7 +47,7 @@ def two_each(n):
 
 @EAGER
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_while_register(n, eager):
+def test_trap_18_while_register(n, eager):
     np.testing.assert_array_equal(nkijax.run(two_each, count(n), eager=eager), [[2 * n]])
 
 

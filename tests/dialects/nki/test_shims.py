@@ -11,7 +11,7 @@ from nkijax.dialects.nki import shims
 from tests import kernels
 
 
-def test_modules():
+def test_trap_20_modules():
     assert {
         "nki.compiler",
         "nki.compiler.kernel_builder",

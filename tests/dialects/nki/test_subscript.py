@@ -26,7 +26,7 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("key", "on_chip", "in_hbm"), RANKS)
-def test_shapes_and_addresses(key, on_chip, in_hbm):
+def test_trap_5_an_int_on_chip_leaves_two_dimensions(key, on_chip, in_hbm):
     for memory, shape in ((nl.sbuf, on_chip), (nl.psum, on_chip), (nl.hbm, in_hbm)):
         t = tensor(SHAPE, memory=memory)
         assert t[key].shape == shape

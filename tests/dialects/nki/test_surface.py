@@ -103,7 +103,7 @@ def test_text():
     lines = surface.text().splitlines()
     assert len(lines) == 310 and lines[0].startswith("nki.jit ")
     (row,) = [line for line in lines if line.startswith("nki.isa.sendrecv ")]
-    assert row.split(None, 2)[1:] == ["emulated", "not emulated: partners inside dynamic loops"]
+    assert row.split(None, 2)[1:] == ["emulated", "not emulated: eager execution"]
 
 
 def test_markdown():

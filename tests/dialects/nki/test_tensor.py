@@ -183,7 +183,7 @@ def test_ap_on_chip_keeps_partitions():
         t.ap([[16, 2], [1, 4]])
 
 
-def test_ap_with_run_time_offsets():
+def test_trap_6_ap_with_run_time_offsets():
     t, r = tensor((16, 8, 4)), register()
     x = t.ap([[4, 8], [1, 4]], scalar_offset=r, indirect_dim=0)
     assert x.is_indirect() and x._view.dynamic.stride == 32 and x._view.dynamic.limit == 16
@@ -192,6 +192,9 @@ def test_ap_with_run_time_offsets():
     y = t.ap([[1, 8], [1, 32]], vector_offset=index)
     assert y._view.dynamic.vector and y.strides == (0, 1) and y._view.dynamic.stride == 32
     assert y.ap([[1, 4]]).is_indirect() is False
+    column = tensor((8, 3), "int32", nl.sbuf).ap([[3, 8], [1, 1], [1, 1]], offset=2)
+    z = t.ap([[1, 8], [1, 32]], vector_offset=column)._view.dynamic.index
+    assert (z.shape, z.strides, z.offset) == ((8, 1), (3, 1), 2)
     for wrong, words in [
         (lambda: t.ap([[1, 4]], scalar_offset=r, vector_offset=index), "exclude each other"),
         (lambda: t.ap([[1, 4]], scalar_offset=3), "scalar_offset: must be a tensor, got 3"),
@@ -219,7 +222,7 @@ def test_indirect():
 # ---- Python's protocols
 
 
-def test_equality_is_identity():
+def test_trap_19_equality_is_identity_and_tensors_are_true():
     t, u = tensor((2, 2)), tensor((2, 2))
     assert t == t and t != u and t != None and not t == None  # noqa: E711
     assert t in [u, t] and t not in [u] and {t: 1}[t] == 1
