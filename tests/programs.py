@@ -55,7 +55,7 @@ class Maker:
         self.tiles = [self._tile() for _ in range(random.randint(1, 4))]
         for t in self.tiles:
             r.emit(Memset(t, float(random.randint(-2, 2))))
-        for _ in range(random.randint(1, 2)):
+        for _ in range(random.choice([1, 1, 2])):
             self._loop([], 0)
         b = self._bench(0, [0])
         last = [*self.tiles, *(b.bits(p.slice(0, 0, P), 15, "int32") for p in self.psums)]

@@ -1,22 +1,25 @@
 """pytest plugin: the cases of `regress_*.py` are tests, as `nkijax regress` finds them.
 
-pytest                                     runs them with the other tests; -n, -k, -x, --junit-xml work as for those
-pytest --nkijax-baseline baseline.json     also says what changed since that baseline
+pytest -p nkijax.regress.plugin            runs them with the other tests; -n, -k, -x, --junit-xml work as for those
+ … --nkijax-baseline baseline.json         also says what changed since that baseline
 
-The ini option `nkijax_files` names other files, as patterns.  Outside of the package, so that a pytest run without such
-files never imports JAX.
+In a project's `conftest.py` one line does: `pytest_plugins = ["nkijax.regress.plugin"]`.  No entry point loads it, so
+that a pytest run which does not ask for it never imports JAX.  The ini option `nkijax_files` names other files, as
+patterns.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from nkijax.regress import command, discover
+from nkijax.regress.baseline import Baseline
 
 BASELINE = pytest.StashKey[Any]()
 PROPERTY = "nkijax"
@@ -49,7 +52,6 @@ class CaseFile(pytest.File):
     """A file with cases."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        discover = importlib.import_module("nkijax.regress.discover")
         targets = [t for t in self.config.option.nkijax_target.split(",") if t]
         base = discover.base_of(self.config.option.nkijax_baseline)
         for found in discover.find(self.path, base, targets):
@@ -64,7 +66,6 @@ class CaseItem(pytest.Item):
         self.found = found
 
     def runtest(self) -> None:
-        command = importlib.import_module("nkijax.regress.command")
         baseline = _baseline(self.config)
         result = command.execute(command.job(self.found, baseline, self.config.option.nkijax_save, None))
         changes = baseline.changes(result) if self.config.option.nkijax_baseline else ()
@@ -92,9 +93,8 @@ class CaseFailed(Exception):
 
 def _baseline(config: pytest.Config) -> Any:
     if BASELINE not in config.stash:
-        module = importlib.import_module("nkijax.regress.baseline")
         path = config.option.nkijax_baseline
-        config.stash[BASELINE] = module.Baseline.load(path) if path else module.Baseline()
+        config.stash[BASELINE] = Baseline.load(path) if path else Baseline()
     return config.stash[BASELINE]
 
 
