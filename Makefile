@@ -11,8 +11,10 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 pytho
 demo: $(INSTALLED)
 	$(BIN)/nkijax run examples/dynamic_loops.py
 
-test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+test: $(INSTALLED) # the lint beside the tests: together they fill two cores
+	@$(MAKE) -s lint > $(VENV)/lint.txt 2>&1 & lint=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal; tests=$$?; \
+	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; test $$tests = 0 && test $$lint = 0
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

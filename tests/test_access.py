@@ -57,7 +57,7 @@ def patterns(draw):
     return natural, strides, shape, offset
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(patterns())
 def test_read_is_indexing(case):
     natural, strides, shape, offset = case
@@ -66,7 +66,7 @@ def test_read_is_indexing(case):
     np.testing.assert_array_equal(got, data.ravel()[index_array(strides, shape, offset)])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(patterns())
 def test_write_is_indexed_assignment(case):
     natural, strides, shape, offset = case

@@ -318,7 +318,7 @@ class Machine:
         np.testing.assert_array_equal(got, truth)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs)
 def test_any_program_accumulates_element_by_element(program):
     machine = Machine()
