@@ -146,7 +146,7 @@ def run_growth(args: argparse.Namespace, budget: Budget) -> None:
     """Attention over sequence lengths; stages of one kernel over ever more tiles."""
     lengths = (512, 1024) if args.quick else (1024, 2048, 4096, 8192, 16384)
     note("attention by sequence length")
-    found = growth.attention(lengths, budget if args.quick else Budget(2, 9, 3.0))
+    found = growth.attention(lengths, budget if args.quick else Budget(2, 5, 1.0))
     growth.report(found)
     if args.save:
         Path(args.save).write_text(json.dumps(found, indent=1) + "\n")
