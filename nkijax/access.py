@@ -322,7 +322,7 @@ def _as_dtype(array: jax.Array, dtype: str, size: int) -> jax.Array:
         return lax.bitcast_convert_type(array, want)
     flat = array.reshape(-1)
     if old < want.itemsize:
-        return lax.bitcast_convert_type(flat.reshape(-1, want.itemsize // old), want)
+        return dtypes.widened(flat.reshape(-1, want.itemsize // old), want)
     return lax.bitcast_convert_type(flat, want).reshape(-1)
 
 
@@ -336,7 +336,5 @@ def _from_dtype(out: jax.Array, like: jax.Array, dtype: str) -> jax.Array:
         out = out.astype(np.uint8)
     old, new = out.dtype.itemsize, like.dtype.itemsize
     if old < new:
-        out = out.reshape(-1, new // old)
-    else:
-        out = out.reshape(-1)
-    return lax.bitcast_convert_type(out, like.dtype).reshape(like.shape)
+        return dtypes.widened(out.reshape(-1, new // old), like.dtype).reshape(like.shape)
+    return lax.bitcast_convert_type(out.reshape(-1), like.dtype).reshape(like.shape)

@@ -177,3 +177,14 @@ def cast(x: jax.Array, dtype: str, precise: bool = True) -> jax.Array:
     elif dtype != "float8_e8m0fnu":
         x = lax.reduce_precision(x, kind.exponent_bits, kind.mantissa_bits)
     return x.astype(target)
+
+
+def widened(x: jax.Array, want: np.dtype) -> jax.Array:
+    """The last dimension's elements, `want.itemsize` bytes in all, as one element of dtype `want`.
+
+    As `lax.bitcast_convert_type`, of which XLA folds a constant that was transposed in its layout's order.
+    """
+    word, part = np.dtype(f"u{want.itemsize}"), np.dtype(f"u{x.dtype.itemsize}")
+    places = lax.broadcasted_iota(word, x.shape, x.ndim - 1) * word.type(8 * part.itemsize)
+    words = lax.bitcast_convert_type(x, part).astype(word) << places
+    return lax.bitcast_convert_type(jnp.bitwise_or.reduce(words, axis=-1), want)

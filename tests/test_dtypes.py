@@ -116,3 +116,20 @@ def test_tfloat32_keeps_ten_bits():
     x = np.float32([1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-12, -3.4e38, np.inf])
     got = np.asarray(dtypes.cast(jnp.asarray(x), "tfloat32"))
     assert got.tolist() == [1 + 2**-10, 1.0, 1 + 2**-9, 1.0, got[4], np.inf]
+
+
+@pytest.mark.parametrize(("part", "want"), [("uint8", "int32"), ("uint16", "float32"), ("float8_e4m3", "uint32")])
+def test_a_transposed_constant_is_widened_as_any_array(part, want):
+    """XLA would fold `bitcast_convert_type` of it in its layout's order: an index made of bytes was wrong."""
+    part, want = dtypes.storage(part), dtypes.storage(want)
+    parts = np.arange(16 * want.itemsize, dtype=np.uint8).view(part).reshape(-1, 16)  # none of them is NaN
+
+    def widened(x):
+        zero = jnp.zeros((), part)
+        x = jnp.where(x == x, x, zero).reshape(*x.shape, 1)  # noqa: PLR0124 - keeps the layout from XLA's first look
+        x = jnp.where(x == x, x, zero).reshape(parts.shape)  # noqa: PLR0124
+        return dtypes.widened(x.T, want)
+
+    expected = parts.T.copy().view(want)[:, 0]
+    for got in (jax.jit(widened)(parts), jax.jit(lambda: widened(jnp.asarray(parts)))()):
+        np.testing.assert_array_equal(np.asarray(got), expected)

@@ -164,7 +164,7 @@ class QuantizeMx(Instruction):
         inverse = _power(jnp.where(byte == _NAN_BYTE, byte, np.uint8(_LAST_BYTE) - byte))
         values = (groups * inverse[:, None, :, None]).reshape(p, f // _PACK, _PACK)
         elements = dtypes.cast(values, self.dst.dtype.removesuffix("_x4"))
-        packed = lax.bitcast_convert_type(elements, dtypes.storage(self.dst.dtype))
+        packed = dtypes.widened(elements, dtypes.storage(self.dst.dtype))
         if self.dst_scale.dtype == "uint8":
             return packed, byte
         return packed, lax.bitcast_convert_type(byte, dtypes.storage(self.dst_scale.dtype))
