@@ -37,8 +37,7 @@ class Plan:
     """For each batched repeat, by id: the storages that are private to a turn, and those that sum over the turns.
 
     `varying` are those that differ from turn to turn.  For each scanned one its `streams`; for every repeat and loop
-    the shared storages that are `written` below it.
-    """
+    the shared storages that are `written` below it,"""
 
     private: dict[int, set[Family]] = field(default_factory=dict)
     sums: dict[int, set[Family]] = field(default_factory=dict)
@@ -48,6 +47,15 @@ class Plan:
 
     def is_batch(self, repeat: Repeat) -> bool:
         return id(repeat) in self.private
+
+    def is_kept(self, a: Access) -> bool:
+        """Whether the access reads storage that the innermost scan or loop around it leaves alone, the same each turn."""
+        for node in reversed(a.path):
+            if isinstance(node, Repeat) and self.is_batch(node):
+                continue
+            moves = a.index is not None or isinstance(node, Repeat) and steps(a.table, axis(a, node)).any()
+            return not (moves or a.family.is_local_to(node) or a.family in self.written[id(node)])
+        return False
 
 
 def plan(program: Program, layout: Layout, loops: str = "auto") -> Plan:

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import nkijax
+import nkijax.dialects.nki as nki
+from nkijax.dialects.nki import isa as nisa
+from nkijax.dialects.nki import language as nl
 from nkijax.program import Repeat
 from tests.kernels import chains
 
@@ -41,3 +44,28 @@ def repeats(nodes):
         if isinstance(node, Repeat):
             yield node
             yield from repeats(node.body)
+
+
+@nki.jit
+def powers(a, b, turns):
+    """`turns` times a.T @: a (n, n), b (n, m)."""
+    out = nl.ndarray(b.shape, dtype=b.dtype, buffer=nl.shared_hbm)
+    left, x = (nl.ndarray(t.shape, dtype=t.dtype, buffer=nl.sbuf) for t in (a, b))
+    nisa.dma_copy(dst=left, src=a)
+    nisa.dma_copy(dst=x, src=b)
+
+    def turn(i):
+        product = nl.ndarray(b.shape, dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=product, stationary=left, moving=x)
+        nisa.tensor_copy(dst=x, src=product)
+
+    nl.fori_loop(0, turns, turn)
+    nisa.dma_copy(dst=out, src=x)
+    return out
+
+
+def test_a_loop_transposes_once_what_it_keeps():
+    a, b = (np.random.default_rng(0).normal(size=s).astype(np.float32) for s in ((32, 32), (32, 16)))
+    f = jax.jit(nkijax.function(powers, turns=3))
+    np.testing.assert_allclose(f(a, b), np.linalg.matrix_power(a.T, 3) @ b, rtol=1e-3)
+    assert "lhs_contracting_dims={1}" in f.lower(a, b).compile().as_text()  # XLA would make it part of the product
