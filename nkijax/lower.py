@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from nkijax import access, dtypes, turns
+from nkijax import access, dtypes, scanned, turns
 from nkijax.derivative import silent
 from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored
 from nkijax.errors import KernelError, OutOfRange
@@ -215,16 +215,16 @@ class _Lowering:
     def _scan(self, node: Repeat, env: Environment) -> None:
         """One turn after another: shared storage is carried, or goes through the scan's inputs and outputs."""
         streams = self.how.streams[id(node)]
-        inputs = {a: _all_turns(a, node, env) for a in streams.reads if a.family in env.arrays}
+        reads = {a: _pattern(a) for a in streams.reads if a.family in env.arrays}
+        inputs = {pattern: _all_turns(a, node, env) for pattern, a in {p: a for a, p in reads.items()}.items()}
         outputs = list(streams.writes)
         keys = self._carried(node, streams.families)
         axes: dict[Access, Axes] = {}
 
-        def body(
-            carry: list[jax.Array], xs: tuple[jax.Array, list[jax.Array]]
-        ) -> tuple[list[jax.Array], list[jax.Array]]:
-            i, turn = xs
-            loaded = {a: Stored(x, s.axes) for (a, s), x in zip(inputs.items(), turn, strict=True)}
+        def body(carry: list[jax.Array], xs: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+            i, *turn = xs
+            now = {p: Stored(x, s.axes) for (p, s), x in zip(inputs.items(), turn, strict=True)}
+            loaded = {a: now[p] for a, p in reads.items()}
             deferred: dict[Access, Stored] = dict.fromkeys(outputs)  # type: ignore[arg-type]
             place = replace(
                 env.place,
@@ -245,7 +245,8 @@ class _Lowering:
             return run(carry), [deferred[a].array for a in outputs]
 
         turns = jnp.arange(node.count, dtype=np.int32)
-        carry, ys = lax.scan(body, env.pack(keys), (turns, [s.array for s in inputs.values()]))
+        scan = scanned.scan if id(node) in self.how.lookups else lax.scan
+        carry, ys = scan(body, env.pack(keys), [turns, *(s.array for s in inputs.values())])
         env.unpack(keys, carry)
         for a, y in zip(outputs, ys, strict=True):
             inside = _inside(a, node, env.place)
@@ -317,6 +318,12 @@ def _inside(a: Access, node: Repeat, place: Place) -> Place:
     """The place of an access in a scanned repeat, if that and the batched ones below it ran at once."""
     below = a.repeats[a.repeats.index(node) :]
     return replace(place, batch=(*place.batch, *below), deferred={})
+
+
+def _pattern(a: Access) -> tuple:
+    """What two accesses have in common that read the same elements in all turns."""
+    view = a.view
+    return a.family, tuple(map(id, a.path)), view.dtype, view.strides, view.shape, a.table.tobytes()
 
 
 def _all_turns(a: Access, node: Repeat, env: Environment) -> Stored:

@@ -44,12 +44,13 @@ class Plan:
     streams: dict[int, Streams] = field(default_factory=dict)
     written: dict[int, set[Family]] = field(default_factory=dict)
     varying: dict[int, set[Family]] = field(default_factory=dict)
+    lookups: set[int] = field(default_factory=set)
 
     def is_batch(self, repeat: Repeat) -> bool:
         return id(repeat) in self.private
 
     def is_kept(self, a: Access) -> bool:
-        """Whether the access reads storage that the innermost scan or loop around it leaves alone, the same each turn."""
+        """Whether it reads storage that the innermost scan or loop around it leaves alone, the same in all turns."""
         for node in reversed(a.path):
             if isinstance(node, Repeat) and self.is_batch(node):
                 continue
@@ -86,7 +87,10 @@ def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, around
                 inner = (*around, node)
         _decide(node.body, layout, out, loops, inner)
         if isinstance(node, Repeat) and not out.is_batch(node):
-            out.streams[id(node)] = _streams(node, shared, out)
+            out.streams[id(node)] = streams = _streams(node, shared, out)
+            kept = (a for f in shared.keys() - out.written[id(node)] for a in shared[f] if a not in streams.reads)
+            if any(2 * a.view.size <= a.family.slots * a.view.storage_size for a in kept):
+                out.lookups.add(id(node))
 
 
 def _streams(repeat: Repeat, shared: dict[Family, list[Access]], out: Plan) -> Streams:

@@ -25,10 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import eval_jaxpr
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import Var
 
+from nkijax.closed import Closed, close
 from nkijax.linear import Linear, linear_map
 
 SLOTS = 64  # K: of 2 K states that are kept, up to 4,096 turns run only twice again
@@ -38,14 +37,12 @@ MIN_SLOTS = 8
 Carry = list[jax.Array]
 Turn = Callable[[jax.Array, Carry], Carry]
 """`turn(k, carry)`: the carry after turn k."""
-Closed = Callable[[Sequence[jax.Array], jax.Array, Carry], Carry]
-"""A function of (constants, k, carry) that closes over no array."""
 
 
 def fori_loop(trips: Any, turn: Turn, carry: Sequence[jax.Array], unseen: Collection[int] = ()) -> Carry:
     """`trips` turns.  `unseen`: positions in the carry whose values no turn looks at, though it may change them."""
     consts, closed = _close(turn, carry)
-    loop = _Loop(closed, None, frozenset(unseen))
+    loop = _Loop(closed, len(consts), None, frozenset(unseen))
     return _run(loop, jnp.asarray(trips, np.int32), consts, list(carry))[1]
 
 
@@ -58,12 +55,7 @@ def while_loop(
     """Turns as long as `running(k, carry)` holds; `unseen` as for `fori_loop`."""
     consts, closed = _close(turn, carry)
     more, condition = _close(lambda k, carry: [running(k, carry)], carry)
-    n = len(consts)
-    loop = _Loop(
-        lambda consts, k, carry: closed(consts[:n], k, carry),
-        lambda consts, k, carry: condition(consts[n:], k, carry)[0],
-        frozenset(unseen),
-    )
+    loop = _Loop(closed, len(consts), condition, frozenset(unseen))
     return _run(loop, jnp.int32(0), [*consts, *more], list(carry))[1]
 
 
@@ -74,31 +66,27 @@ def varying(x: jax.Array) -> jax.Array:
 
 
 def _close(f: Turn, carry: Sequence[jax.Array]) -> tuple[list[jax.Array], Closed]:
-    """The arrays that `f` closes over, and `f` as a function of them too.
-
-    Arrays that it reshapes come reshaped, so that it slices them directly: then their cotangents gather in place.
-    """
-    closed = jax.make_jaxpr(lambda k, *carry: f(k, list(carry)))(varying(jnp.int32(0)), *carry)
-    jaxpr, given = closed.jaxpr, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    kept = []
-    for e in jaxpr.eqns:
-        if e.primitive is lax.reshape_p and isinstance(e.invars[0], Var) and e.invars[0] in given:
-            given[e.outvars[0]] = lax.reshape(given[e.invars[0]], e.params["new_sizes"], e.params["dimensions"])
-        else:
-            kept.append(e)
-    used = {v for vs in (jaxpr.outvars, *(e.invars for e in kept)) for v in vs if isinstance(v, Var)}
-    given = {v: x for v, x in given.items() if v in used}
-    jaxpr = jaxpr.replace(constvars=list(given), eqns=kept)
-    return list(given.values()), lambda consts, k, carry: eval_jaxpr(jaxpr, consts, k, *carry)
+    """The arrays that `f` closes over, and `f` as a function of (constants, k, *carry)."""
+    return close(lambda k, *carry: f(k, list(carry)), varying(jnp.int32(0)), *carry)
 
 
 @dataclass(frozen=True, eq=False)
 class _Loop:
-    """What does not vary: a turn, the condition (None: the trip count is given), and what no turn looks at."""
+    """What does not vary: a turn, which has the first `own` constants, the condition, which has the others (None: the
+    trip count is given), and what no turn looks at.
+    """
 
-    turn: Closed
-    running: Callable[..., jax.Array] | None
+    closed: Closed
+    own: int
+    condition: Closed | None
     unseen: frozenset[int]
+
+    def turn(self, consts: Sequence[jax.Array], k: jax.Array, carry: Carry) -> Carry:
+        return self.closed(consts[: self.own], k, *carry)
+
+    def running(self, consts: Sequence[jax.Array], k: jax.Array, carry: Carry) -> jax.Array:
+        assert self.condition is not None
+        return self.condition(consts[self.own :], k, *carry)[0]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -107,7 +95,7 @@ def _run(loop: _Loop, trips: jax.Array, consts: list[jax.Array], carry: Carry) -
 
     def running(state: tuple[jax.Array, Carry]) -> jax.Array:
         k, carry = state
-        return k < trips if loop.running is None else loop.running(consts, k, carry)
+        return k < trips if loop.condition is None else loop.running(consts, k, carry)
 
     def turn(state: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
         k, carry = state
@@ -187,13 +175,15 @@ class _Tangent:
 
     def pull(self, residuals: list[jax.Array], cotangents: list[jax.Array], in_place: bool = True) -> list[jax.Array]:
         n, consts, seen = residuals[0], residuals[1 : self.consts + 1], residuals[self.consts + 1 :]
-        sums = [varying(jnp.zeros_like(consts[i])) for i in self.moving]
-        if not in_place:
-            state = _Reverse(self, n, consts, fori_loop, None).run(seen, [*cotangents, *sums])
-            return [*state[len(self.floats) :], *state[: len(self.floats)]]
-        refs = [jax.new_ref(x) for x in sums]
-        state = _Reverse(self, n, consts, _plain_loop, refs).run(seen, cotangents)
-        return [*(r[...] for r in refs), *state]
+        gathers = self.loop.closed.gathers if in_place else ()
+        zeros = {i: varying(jnp.zeros_like(consts[i])) for i in self.moving}
+        refs = {i: jax.new_ref(x) for i, x in zeros.items() if in_place and i < self.loop.own and gathers[i]}
+        sums = [x for i, x in zeros.items() if i not in refs]
+        loop = _plain_loop if in_place else fori_loop
+        state = _Reverse(self, n, consts, loop, refs).run(seen, [*cotangents, *sums])
+        summed = iter(state[len(self.floats) :])
+        moved = [refs[i][...] if i in refs else next(summed) for i in self.moving]
+        return [*moved, *state[: len(self.floats)]]
 
 
 def _plain_loop(trips: jax.Array, turn: Turn, carry: Carry) -> Carry:
@@ -204,15 +194,15 @@ def _plain_loop(trips: jax.Array, turn: Turn, carry: Carry) -> Carry:
 class _Reverse:
     """The way back through `n` turns: steps 1 to 3 above.
 
-    What goes back is a list: the cotangents of the carry's floats, and the sums of those of the moving constants,
-    unless these gather in `refs`: there a turn that reads a few elements of a constant adds to those only.
+    What goes back is a list: the cotangents of the carry's floats, and the sums of those of the moving constants but
+    for `refs`, in which they gather: there a turn that reads a few elements of a constant adds to those only.
     """
 
     tangent: _Tangent
     n: jax.Array
     consts: list[jax.Array]
     loop: Callable[[jax.Array, Turn, Carry], Carry]
-    refs: list[Any] | None
+    refs: dict[int, Any]
 
     def run(self, seen: Carry, state: Carry) -> Carry:
         slots = _slots(seen)
@@ -265,11 +255,14 @@ class _Reverse:
         """Through turn k alone."""
         f, moving, floats = self.tangent.turn(self.consts, k, self.tangent.whole(seen))
         _, pull, _ = jax.vjp(f, moving, floats, has_aux=True)
-        if self.refs is not None:
-            return pull.with_refs(self.refs, floats)(state)[1]
         sums = state[len(floats) :]
+        if self.refs:
+            pull = pull.with_refs(
+                [self.refs.get(i, x) for i, x in zip(self.tangent.moving, moving, strict=True)], floats
+            )
         dmoving, dfloats = pull(state[: len(floats)])
-        return [*dfloats, *(s + d for s, d in zip(sums, dmoving, strict=True))]
+        summed = [d for i, d in zip(self.tangent.moving, dmoving, strict=True) if i not in self.refs]
+        return [*dfloats, *(s + d for s, d in zip(sums, summed, strict=True))]
 
 
 def _slots(carry: Sequence[jax.Array]) -> int:

@@ -19,6 +19,7 @@ from jax import lax
 from nkijax import reversible
 from nkijax.environment import TRIPS, Environment, Key, Stored
 from nkijax.program import Loop
+from nkijax.scanned import scan
 from nkijax.storage import Bound, Immediate
 from nkijax.view import View
 
@@ -111,10 +112,11 @@ def _while(turns: Turns, value: Value, turn: Turn, carry: list[jax.Array], unsee
 def _bounded(max_trips: int, running: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
     """`max_trips` turns, of which those past the end change nothing."""
 
-    def body(c: list[jax.Array], k: jax.Array) -> tuple[list[jax.Array], None]:
-        return lax.cond(running(k, c), lambda c: turn(k, c), lambda c: c, c), None
+    def body(c: list[jax.Array], xs: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+        (k,) = xs
+        return lax.cond(running(k, c), lambda c: turn(k, c), lambda c: c, c), []
 
-    return lax.scan(body, carry, jnp.arange(max_trips, dtype=np.int32))[0]
+    return scan(body, carry, [jnp.arange(max_trips, dtype=np.int32)])[0]
 
 
 def _overrun(turns: Turns, lower: Any, upper: Any, condition: jax.Array, env: Environment) -> None:

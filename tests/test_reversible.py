@@ -159,3 +159,20 @@ def test_constants_gather_their_cotangents_in_place(monkeypatch):
 def test_larger_states_get_fewer_slots():
     sizes = [reversible._slots([jax.ShapeDtypeStruct((1 << k,), np.float32)]) for k in (10, 20, 21, 30)]
     assert sizes == [64, 64, 32, 8]
+
+
+def test_a_constant_that_a_scan_inside_gets_twice():
+    """JAX would gather the cotangent of one of them only."""
+    table = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
+
+    def turn(k, carry):
+        return [lax.scan(lambda c, x: (c * x[0] + x[1], None), carry[0], (table_, table_))[0]]
+
+    def loss(table, loop):
+        nonlocal table_
+        table_ = table
+        return loop(turn)[0].sum()
+
+    table_ = None
+    plain = jax.grad(loss)(table, lambda turn: turn(1, turn(0, [jnp.ones(2)])))
+    np.testing.assert_allclose(jax.grad(loss)(table, lambda turn: fori_loop(2, turn, [jnp.ones(2)])), plain, rtol=1e-6)

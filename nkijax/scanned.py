@@ -1,0 +1,97 @@
+"""`lax.scan`, which on the way back gathers the cotangents of what its turns look up in place.
+
+JAX adds a cotangent of its whole size to that of a constant in every turn, though the turn looks at a few elements
+(a page of a cache, a row of a table): work that grows with the turns times the constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import eval_jaxpr
+from jax.custom_derivatives import SymbolicZero
+
+from nkijax.closed import Closed, close
+from nkijax.linear import Linear, linear_map
+from nkijax.reversible import varying
+
+Arrays = list[jax.Array]
+Body = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]
+
+
+def scan(body: Body, carry: Sequence[jax.Array], xs: Sequence[jax.Array]) -> tuple[Arrays, Arrays]:
+    """`lax.scan(body, carry, xs)` of lists of arrays."""
+    carry, xs = list(carry), list(xs)
+    n, m = len(carry), len(xs)
+    flat = lambda *args: [y for ys in body(list(args[:n]), list(args[n:])) for y in ys]  # noqa: E731
+    consts, closed = close(flat, *carry, *(x[0] for x in xs))
+    out = _scan(_Scan(closed, n, m), *consts, *carry, *xs)
+    return out[:n], out[n:]
+
+
+@dataclass(frozen=True, eq=False)
+class _Scan:
+    """What does not vary: a turn, how many arrays are carried, and how many go turn by turn."""
+
+    turn: Closed
+    carried: int
+    turned: int
+
+    def __call__(self, *args: jax.Array) -> Arrays:
+        n = len(args) - self.carried - self.turned
+        consts, carry, xs = args[:n], list(args[n : n + self.carried]), list(args[n + self.carried :])
+
+        def body(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+            out = self.turn(consts, *carry, *x)
+            return out[: self.carried], out[self.carried :]
+
+        carry, ys = lax.scan(body, carry, xs)
+        return [*carry, *ys]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _scan(f: _Scan, *args: jax.Array) -> Arrays:
+    return f(*args)
+
+
+@partial(_scan.defjvp, symbolic_zeros=True)
+def _differentiate(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    gathers = f.turn.gathers
+    gathered = {k for k, i in enumerate(moving) if i < len(gathers) and gathers[i]}
+
+    def partly(*moved: jax.Array) -> tuple[Arrays, Arrays]:
+        args = list(primals)
+        for i, x in zip(moving, moved, strict=True):
+            args[i] = x
+        out = f(*args)
+        return [x for x in out if jnp.issubdtype(x.dtype, jnp.inexact)], out
+
+    _, derivative, out = jax.linearize(partly, *(primals[i] for i in moving), has_aux=True)
+    given = [tangents[i] for i in moving]
+    closed = jax.make_jaxpr(derivative)(*given)
+
+    def push(residuals: Arrays, args: Arrays) -> Arrays:
+        return eval_jaxpr(closed.jaxpr, residuals, *args)
+
+    def pull(residuals: Arrays, cotangents: Arrays, in_place: bool = True) -> Arrays:
+        zeros = [varying(jnp.zeros(t.shape, t.dtype)) for t in given]
+        _, back = jax.vjp(partial(eval_jaxpr, closed.jaxpr, residuals), *zeros)
+        if not in_place:
+            return list(back(cotangents))
+        refs = [jax.new_ref(x) if k in gathered else x for k, x in enumerate(zeros)]
+        out = back.with_refs(*refs)(cotangents)
+        return [r[...] if k in gathered else x for k, (r, x) in enumerate(zip(refs, out, strict=True))]
+
+    maps = Linear(push, pull, partial(pull, in_place=False))
+    moved = iter(linear_map(maps, closed.consts, given))
+    inexact = (jnp.issubdtype(x.dtype, jnp.inexact) for x in out)
+    return out, [
+        next(moved) if ok else SymbolicZero(jax.typeof(x).to_tangent_aval()) for ok, x in zip(inexact, out, strict=True)
+    ]

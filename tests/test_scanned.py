@@ -1,0 +1,64 @@
+"""Scans whose cotangents gather in place: `lax.scan`'s values and derivatives, without its sums of whole constants."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from nkijax import scanned
+
+TABLE = np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5)
+FIRST, STEPS = np.ones(5, np.float32), np.arange(12, dtype=np.float32).reshape(4, 3) / 12
+ROWS = np.array([3, 0, 3, 6], np.int32)
+
+
+def chain(scan, table, first, steps):
+    """Rows of the table, one after another, as they are looked up; a count is carried too."""
+
+    def body(carry, xs):
+        (x, n), (row, step) = carry, xs
+        x = jnp.sin(x * lax.dynamic_index_in_dim(table.reshape(7, 5), row, keepdims=False)) + step.sum()
+        return [x, n + 1], [x[:2] * step[0], n]
+
+    (x, n), (y, counts) = scan(body, [first, jnp.int32(0)], [jnp.asarray(ROWS), steps])
+    return x, n, y, counts
+
+
+def loss(scan, *args):
+    x, _, y, counts = chain(scan, *args)
+    return (x**2).sum() + (y * counts[:, None].astype(np.float32)).sum()
+
+
+def alike(f, *args):
+    got, want = (jax.jit(partial(f, scan))(*args) for scan in (scanned.scan, lax.scan))
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("by", [(0, 1, 2), (0,), (2,)])
+def test_reverse_mode(by):
+    alike(chain, TABLE, FIRST, STEPS)
+    alike(lambda scan, *a: jax.grad(partial(loss, scan), by)(*a), TABLE, FIRST, STEPS)
+
+
+def test_other_transformations():
+    every = (TABLE, FIRST, STEPS)
+    alike(lambda scan, *a: jax.jvp(partial(chain, scan), a, tuple(2 * x for x in a))[0], *every)
+    alike(lambda scan, *a: jax.hessian(partial(loss, scan))(*a), *every)
+    alike(lambda scan, *a: jax.jvp(jax.grad(partial(loss, scan)), a, a)[1], *every)
+    alike(lambda scan, *a: jax.grad(jax.checkpoint(partial(loss, scan)))(*a), *every)
+    tables = np.stack([TABLE, 2 * TABLE])
+    alike(lambda scan, t: jax.vmap(jax.grad(partial(loss, scan)), (0, None, None))(t, FIRST, STEPS), tables)
+    alike(lambda scan, t: jax.grad(lambda t: jax.vmap(lambda f: loss(scan, t, f, STEPS))(tables[:, 0]).sum())(t), TABLE)
+
+
+def test_no_turn_adds_a_whole_constant():
+    grads = (jax.jit(jax.grad(partial(loss, scan))).lower(TABLE, FIRST, STEPS) for scan in (scanned.scan, lax.scan))
+    own, plain = (len(re.findall(r"stablehlo.add .*tensor<7x5xf32>", g.as_text())) for g in grads)
+    assert plain == 1 and own == 0
