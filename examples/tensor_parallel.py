@@ -3,6 +3,8 @@
 nkijax run examples/tensor_parallel.py        (or: python examples/tensor_parallel.py; either on 8 forced CPU devices)
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,19 +69,32 @@ SPLITS = {  # how a (K, M), b (K, N) and the result (M, N) lie on the mesh
 }
 
 
+def split(kernel, target="trn2"):
+    """The kernel's whole product over all devices, and how its operands and result lie on them."""
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    left, right, result = SPLITS[kernel]
+    part = nkijax.function(kernel, target=target, ranks=jax.device_count())
+    whole = jax.shard_map(part, mesh=mesh, in_specs=(left, right), out_specs=result)
+    return whole, [NamedSharding(mesh, s) for s in (left, right, result)]
+
+
+def operands(kernel, random: np.random.Generator, k: int, m: int, n: int):
+    """a (k, m) and b (k, n); `ring` has as many times m columns as there are devices."""
+    rows = m if kernel is row_parallel else m * jax.device_count()
+    return [random.standard_normal(s, dtype=np.float32) for s in ((k, rows), (k, n))]
+
+
 def main(k: int = 2048, m: int = 128, n: int = 512, target: str = "trn2") -> None:
     """Run both and their gradients on all devices, compare with NumPy, print what one rank's part costs.
 
     `row_parallel` multiplies (k, m) and (k, n), `ring` as many times m columns as there are devices.
     """
-    mesh, ranks = jax.make_mesh((jax.device_count(),), ("x",)), jax.device_count()
-    random = np.random.default_rng(0)
-    for kernel, (left, right, result) in SPLITS.items():
-        rows = m if kernel is row_parallel else m * ranks
-        a, b, weights = (random.standard_normal(s, dtype=np.float32) for s in ((k, rows), (k, n), (rows, n)))
-        place = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in ((a, left), (b, right), (weights, result))]
-        part = nkijax.function(kernel, target=target, ranks=ranks)
-        whole = jax.shard_map(part, mesh=mesh, in_specs=(left, right), out_specs=result)
+    random, ranks = np.random.default_rng(0), jax.device_count()
+    for kernel in SPLITS:
+        whole, shardings = split(kernel, target)
+        a, b = operands(kernel, random, k, m, n)
+        rows, weights = a.shape[1], random.standard_normal((a.shape[1], n), dtype=np.float32)
+        place = [jax.device_put(x, s) for x, s in zip((a, b, weights), shardings, strict=True)]
         got = [jax.jit(whole)(*place[:2])]
         got += jax.jit(jax.grad(lambda a, b, w, whole=whole: jnp.sum(whole(a, b) * w), argnums=(0, 1)))(*place)
         wants = (a.T @ b, b @ weights.T, a @ weights)
@@ -90,6 +105,22 @@ def main(k: int = 2048, m: int = 128, n: int = 512, target: str = "trn2") -> Non
         parts = [x.addressable_shards[0].data for x in place[:2]]
         print(cost(nkijax.trace(kernel, *parts, ranks=ranks, target=target, rolled=False), ()))
 
+
+def on_all(a: np.ndarray, b: np.ndarray, kernel) -> jax.Array:
+    whole, shardings = split(kernel)
+    return jax.jit(whole)(*jax.device_put((a, b), tuple(shardings[:2])))
+
+
+cases = [  # for `nkijax regress examples`, on as many devices as there are
+    nkijax.Case(
+        functools.partial(on_all, kernel=kernel),
+        lambda rng, kernel=kernel: operands(kernel, rng, k=1024, m=32, n=256),
+        lambda a, b: a.T @ b,
+        name=kernel.__name__,
+        host=True,
+    )
+    for kernel in SPLITS
+]
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
