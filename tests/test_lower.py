@@ -69,3 +69,44 @@ def test_a_loop_transposes_once_what_it_keeps():
     f = jax.jit(nkijax.function(powers, turns=3))
     np.testing.assert_allclose(f(a, b), np.linalg.matrix_power(a.T, 3) @ b, rtol=1e-3)
     assert "lhs_contracting_dims={1}" in f.lower(a, b).compile().as_text()  # XLA would make it part of the product
+
+
+@nki.jit
+def squares(c, turns):
+    """x = x + c[k]^2 for the tiles k of c (4, n, m), `turns` times, from zero."""
+    out = nl.ndarray(c.shape[1:], dtype=c.dtype, buffer=nl.shared_hbm)
+    tiles = [nl.ndarray(c.shape[1:], dtype=c.dtype, buffer=nl.sbuf) for _ in range(c.shape[0])]
+    for k, t in enumerate(tiles):
+        nisa.dma_copy(dst=t, src=c[k])
+    x = nl.ndarray(c.shape[1:], dtype=c.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=x, value=0.0)
+    n = nisa.register_alloc()
+    nisa.register_load(n, turns)
+
+    def turn(i):
+        for t in tiles:
+            square = nl.ndarray(t.shape, dtype=c.dtype, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=square, data1=t, data2=t, op=nl.multiply)
+            nisa.tensor_tensor(dst=x, data1=x, data2=square, op=nl.add)
+
+    nl.fori_loop(0, n, turn)
+    nisa.dma_copy(dst=out, src=x)
+    return out
+
+
+def test_what_a_turn_reads_twice_goes_through_the_scan_once():
+    c, n = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32), np.full((1, 1), 3, np.int32)
+    f = nkijax.function(squares, loops="scan")
+    np.testing.assert_allclose(f(c, n), 3 * (c**2).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(lambda c: f(c, n).sum())(c), 6 * c, rtol=1e-5)
+    scans = [e for e in every(jax.make_jaxpr(f)(c, n).jaxpr) if e.primitive.name == "scan" and e.params["num_carry"]]
+    assert [sum(v.aval.shape == c.shape for v in e.invars) for e in scans] == [1]
+
+
+def every(jaxpr):
+    """The equations of a jaxpr, and of those in it."""
+    for e in jaxpr.eqns:
+        yield e
+        for p in e.params.values():
+            inner = getattr(p, "jaxpr", p)
+            yield from every(inner) if hasattr(inner, "eqns") else ()

@@ -18,6 +18,7 @@ from __future__ import annotations
 from random import Random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,6 +101,32 @@ def test_programs_in_three_forms(dtype, random):
     program = check_eager(random, dtype)
     for form in ("unroll", random.choice(["scan", "vmap", "auto"])):
         check(program, form, arguments(1))
+
+
+def gradients(program: Program, form: str, inputs) -> list[jax.Array]:
+    """By the float inputs, of a weighted sum of all float results."""
+    lowered = lower(roll(program), max_trips=8, loops="scan") if form == "bounded" else FORMS[form](program)
+
+    def loss(*args):
+        result = lowered.function(*args)
+        floats = [x for x in (*result.outputs, *result.written) if jnp.issubdtype(x.dtype, jnp.inexact)]
+        weights = (np.random.default_rng(k).integers(-2, 3, x.shape) for k, x in enumerate(floats))
+        return sum((x * np.asarray(w, np.float32)).sum() for x, w in zip(floats, weights, strict=True))
+
+    return jax.jit(jax.grad(loss, [i for i, x in enumerate(inputs) if x.dtype == np.float32]))(*inputs)
+
+
+@pytest.mark.nightly
+@settings(max_examples=100)
+@draws
+def test_gradients_in_all_forms(random):
+    """As the flat program's; loops whose trip count is data also as a scan that is bounded."""
+    program, inputs = Maker(random, "float32").make(), arguments(1)
+    flat = gradients(program, "unroll", inputs)
+    for form in ("scan", "auto", *["bounded"] * bool(program.loops)):
+        for got, want in zip(gradients(program, form, inputs), flat, strict=True):
+            largest = np.max(np.abs(want), where=np.isfinite(want), initial=1e-6)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * largest)
 
 
 def test_programs_have_every_instruction_of_one_core():
