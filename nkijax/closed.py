@@ -25,15 +25,17 @@ class Closed:
     def gathers(self) -> tuple[bool, ...]:
         """Of each constant, whether `jax.vjp(…).with_refs` may gather its cotangent.
 
-        JAX passes the reference on to scans and calls inside, and loses a part if one of them gets it twice.
+        JAX passes the reference on to what the function calls.  It loses a part where a call gets it twice, and a scan
+        takes it for another operand's.
         """
-        return tuple(_is_passed_once(v, self.jaxpr) for v in self.jaxpr.constvars)
+        return tuple(_may_gather(v, self.jaxpr) for v in self.jaxpr.constvars)
 
 
 def close(f: Callable[..., list[jax.Array]], *like: Any) -> tuple[list[jax.Array], Closed]:
     """The arrays that `f` closes over, and `f` as a function of those and of arguments like these.
 
     Arrays that it reshapes come reshaped, so that it slices them directly: then their cotangents gather in place.
+    Those of which that is so come first.
     """
     closed = jax.make_jaxpr(f)(*like)
     jaxpr, given = closed.jaxpr, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -44,23 +46,22 @@ def close(f: Callable[..., list[jax.Array]], *like: Any) -> tuple[list[jax.Array
         else:
             kept.append(e)
     used = {v for vs in (jaxpr.outvars, *(e.invars for e in kept)) for v in vs if isinstance(v, Var)}
-    given = {v: x for v, x in given.items() if v in used}
-    return list(given.values()), Closed(jaxpr.replace(constvars=list(given), eqns=kept))
+    jaxpr = jaxpr.replace(constvars=[v for v in given if v in used], eqns=kept)
+    order = sorted(jaxpr.constvars, key=lambda v: not _may_gather(v, jaxpr))
+    return [given[v] for v in order], Closed(jaxpr.replace(constvars=order))
 
 
-# What a reference is passed on to, and how many operands come before those of the function called.
-_CALLS = {"jit": 0, "scan": 0, "checkpoint": 0, "cond": 1}
+_CALLS = {"jit": 0, "checkpoint": 0, "cond": 1}  # what may get a reference, and how many operands are not the callee's
 
 
-def _is_passed_once(v: Var, jaxpr: Jaxpr) -> bool:
+def _may_gather(v: Var, jaxpr: Jaxpr) -> bool:
     for e in jaxpr.eqns:
-        called = list(_called(e))
-        if called and sum(x is v for x in e.invars) > 1:
+        called, given = list(_called(e)), sum(x is v for x in e.invars)
+        if called and given and (given > 1 or e.primitive.name not in _CALLS):
             return False
-        if e.primitive.name in _CALLS:
+        for j in called if given else ():
             operands = e.invars[_CALLS[e.primitive.name] :]
-            inner = ((own, j) for j in called for x, own in zip(operands, j.invars, strict=True) if x is v)
-            if not all(_is_passed_once(own, j) for own, j in inner):
+            if not all(_may_gather(own, j) for x, own in zip(operands, j.invars, strict=True) if x is v):
                 return False
     return True
 

@@ -245,17 +245,14 @@ class _Lowering:
             return run(carry), [deferred[a].array for a in outputs]
 
         turns = jnp.arange(node.count, dtype=np.int32)
-        carry, ys = self._scanning(node)(body, env.pack(keys), [turns, *(s.array for s in inputs.values())])
+        scan = scanned.scan if id(node) in self.how.lookups else lax.scan
+        carry, ys = scan(body, env.pack(keys), [turns, *(s.array for s in inputs.values())])
         env.unpack(keys, carry)
         for a, y in zip(outputs, ys, strict=True):
             inside = _inside(a, node, env.place)
             order = inside.ordered([(node, *axes[a])])
             y = jnp.moveaxis(y, 0, order.index(node))
             env.at(inside).put(a, y, order)
-
-    def _scanning(self, node: Repeat | Loop | LoopLeaf) -> Callable[..., Any]:
-        """`lax.scan`, or what does the same: its reverse mode passes references on to those inside."""
-        return scanned.scan if id(node) in self.how.lookups else lax.scan
 
     def _count(self, node: Repeat, place: Place) -> access.Index:
         """The turns of a ragged repeat, here."""
@@ -276,8 +273,8 @@ class _Lowering:
         assert isinstance(bound.record, Loop)
         site = self._site(f"dynamic loop@{bound.record.site}")
         seen = frozenset(a.family for a in self.where.inside[id(node)] if a.reads)
-        body, scan = partial(self.walk, node.body), self._scanning(node)
-        return Turns(bound, bound.record, self._carried(node), seen, body, self.max_trips, site, scan)
+        body = partial(self.walk, node.body)
+        return Turns(bound, bound.record, self._carried(node), seen, body, self.max_trips, site)
 
 
 def _turned(x: jax.Array) -> jax.Array:

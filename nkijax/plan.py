@@ -67,32 +67,30 @@ def plan(program: Program, layout: Layout, loops: str = "auto") -> Plan:
     if loops not in LOOPS:
         raise ValueError(f"loops: must be one of {', '.join(LOOPS)}, got {loops!r}")
     out = Plan()
-    _decide(program.body, layout, out, loops, (), True)
+    _decide(program.body, layout, out, loops, ())
     return out
 
 
-def _decide(
-    nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, around: tuple[Repeat, ...], outermost: bool
-) -> None:
-    """Decide for the repeats among `nodes` and in them; those of `around` run at once, others not if `outermost`."""
+def _decide(nodes: Sequence[Node], layout: Layout, out: Plan, loops: str, around: tuple[Repeat, ...]) -> None:
+    """Decide for the repeats among `nodes` and in them; those of `around` run at once."""
     for node in nodes:
         if not isinstance(node, Repeat | Loop | LoopLeaf):
             continue
         shared = _shared(node, layout)
         out.written[id(node)] = {f for f, accesses in shared.items() if any(a.writes for a in accesses)}
+        inner = around
         if isinstance(node, Repeat) and node.counts is None and loops != "scan" and not _has_loop(node.body):
             room = BATCH_BYTES if loops == "auto" else math.inf
             found = _independent(node, shared, layout)
             if found and _bytes(node, around, layout, *found, out) <= room:
                 out.private[id(node)], out.sums[id(node)] = found
-                _decide(node.body, layout, out, loops, (*around, node), outermost)
-                continue
-        _decide(node.body, layout, out, loops, around, False)
-        streams = _streams(node, shared, out) if isinstance(node, Repeat) else Streams()
-        out.streams[id(node)] = streams
-        kept = (a for f in shared.keys() - out.written[id(node)] for a in shared[f] if a not in streams.reads)
-        if outermost and any(2 * a.view.size <= a.family.slots * a.view.storage_size for a in kept):
-            out.lookups.add(id(node))
+                inner = (*around, node)
+        _decide(node.body, layout, out, loops, inner)
+        if isinstance(node, Repeat) and not out.is_batch(node):
+            out.streams[id(node)] = streams = _streams(node, shared, out)
+            kept = (a for f in shared.keys() - out.written[id(node)] for a in shared[f] if a not in streams.reads)
+            if any(2 * a.view.size <= a.family.slots * a.view.storage_size for a in kept):
+                out.lookups.add(id(node))
 
 
 def _streams(repeat: Repeat, shared: dict[Family, list[Access]], out: Plan) -> Streams:

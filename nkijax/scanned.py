@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Jaxpr, Var
 
 from nkijax.closed import Closed, close
 from nkijax.linear import Linear, linear_map
@@ -76,6 +77,8 @@ def _differentiate(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
     _, derivative, out = jax.linearize(partly, *(primals[i] for i in moving), has_aux=True)
     given = [tangents[i] for i in moving]
     closed = jax.make_jaxpr(derivative)(*given)
+    if not _come_first({closed.jaxpr.invars[k] for k in gathered}, closed.jaxpr):
+        gathered = set()
 
     def push(residuals: Arrays, args: Arrays) -> Arrays:
         return eval_jaxpr(closed.jaxpr, residuals, *args)
@@ -95,3 +98,13 @@ def _differentiate(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
     return out, [
         next(moved) if ok else SymbolicZero(jax.typeof(x).to_tangent_aval()) for ok, x in zip(inexact, out, strict=True)
     ]
+
+
+def _come_first(gathered: set[Var], jaxpr: Jaxpr) -> bool:
+    """Whether in scans no constant that moves comes before one that gathers: JAX takes them in that order."""
+    for e in jaxpr.eqns:
+        consts = e.invars[: e.params["num_consts"]] if e.primitive is lax.scan_p else []
+        moving = [v in gathered for v in consts if isinstance(v, Var) and v not in jaxpr.constvars]
+        if moving != sorted(moving, reverse=True):
+            return False
+    return True

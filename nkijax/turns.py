@@ -19,6 +19,7 @@ from jax import lax
 from nkijax import reversible
 from nkijax.environment import TRIPS, Environment, Key, Stored
 from nkijax.program import Loop
+from nkijax.scanned import scan
 from nkijax.storage import Bound, Immediate
 from nkijax.view import View
 
@@ -28,7 +29,7 @@ PARTED = -2  # in place of a limit in the error word: cores that meet in a loop 
 @dataclass(frozen=True)
 class Turns:
     """A dynamic loop: what is carried, and which of it the body looks at; how one turn acts on memory; the bound on
-    its trips, and the site of its error; the scan that it becomes if there is a bound.
+    its trips, and the site of its error.
     """
 
     bound: Bound
@@ -38,7 +39,6 @@ class Turns:
     body: Callable[[Environment], None]
     max_trips: int | None
     site: int
-    scan: Callable[..., Any] = lax.scan
 
 
 def run(turns: Turns, env: Environment) -> None:
@@ -98,7 +98,7 @@ def _count(
     trips = _trips(turns.loop, lower, upper)
     if isinstance(trips, int) or turns.max_trips is None:
         return reversible.fori_loop(trips, one, carry, unseen)
-    return _bounded(turns, lambda k, c: k < trips, one, carry)
+    return _bounded(turns.max_trips, lambda k, c: k < trips, one, carry)
 
 
 def _while(turns: Turns, value: Value, turn: Turn, carry: list[jax.Array], unseen: Sequence[int]) -> list[jax.Array]:
@@ -106,18 +106,17 @@ def _while(turns: Turns, value: Value, turn: Turn, carry: list[jax.Array], unsee
     one = lambda k, c: turn(c, value(c))  # noqa: E731
     if turns.max_trips is None:
         return reversible.while_loop(running, one, carry, unseen)
-    return _bounded(turns, running, one, carry)
+    return _bounded(turns.max_trips, running, one, carry)
 
 
-def _bounded(turns: Turns, running: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
+def _bounded(max_trips: int, running: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
     """`max_trips` turns, of which those past the end change nothing."""
 
     def body(c: list[jax.Array], xs: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
         (k,) = xs
         return lax.cond(running(k, c), lambda c: turn(k, c), lambda c: c, c), []
 
-    assert turns.max_trips is not None
-    return turns.scan(body, carry, [jnp.arange(turns.max_trips, dtype=np.int32)])[0]
+    return scan(body, carry, [jnp.arange(max_trips, dtype=np.int32)])[0]
 
 
 def _overrun(turns: Turns, lower: Any, upper: Any, condition: jax.Array, env: Environment) -> None:

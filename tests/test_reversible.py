@@ -176,3 +176,19 @@ def test_a_constant_that_a_scan_inside_gets_twice():
     table_ = None
     plain = jax.grad(loss)(table, lambda turn: turn(1, turn(0, [jnp.ones(2)])))
     np.testing.assert_allclose(jax.grad(loss)(table, lambda turn: fori_loop(2, turn, [jnp.ones(2)])), plain, rtol=1e-6)
+
+
+def test_a_constant_that_a_scan_inside_looks_up_beside_another():
+    """JAX would take the cotangent of one for that of the other."""
+    table, rows = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2), jnp.array([2, 0, 2])
+
+    def loss(table, loop):
+        def turn(k, carry):
+            scaled = table * carry[0][None]
+            step = lambda c, row: (c * scaled[row] + lax.dynamic_index_in_dim(table, row, keepdims=False), None)  # noqa: E731
+            return [lax.scan(step, carry[0], rows)[0]]
+
+        return loop(turn)[0].sum()
+
+    plain = jax.grad(loss)(table, lambda turn: turn(1, turn(0, [jnp.ones(2)])))
+    np.testing.assert_allclose(jax.grad(loss)(table, lambda turn: fori_loop(2, turn, [jnp.ones(2)])), plain, rtol=1e-6)

@@ -58,6 +58,21 @@ def test_other_transformations():
     alike(lambda scan, t: jax.grad(lambda t: jax.vmap(lambda f: loss(scan, t, f, STEPS))(tables[:, 0]).sum())(t), TABLE)
 
 
+def two_tables(scan, whole, table):
+    """A product with all rows of one table, in a scan of its own, and then with one row of another."""
+
+    def body(carry, xs):
+        every = lax.scan(lambda x, row: (x * row + xs[1], None), carry[0], whole)[0]
+        return [every * lax.dynamic_index_in_dim(table, xs[0], keepdims=False) + carry[0]], []
+
+    return scan(body, [FIRST], [jnp.asarray(ROWS), STEPS[:, :1]])[0][0].sum()
+
+
+def test_of_two_tables_one_gathers():
+    """Passed on together, JAX would take one for the other."""
+    alike(lambda scan, *a: jax.grad(partial(two_tables, scan), (0, 1))(*a), TABLE, 2 * TABLE)
+
+
 def test_no_turn_adds_a_whole_constant():
     grads = (jax.jit(jax.grad(partial(loss, scan))).lower(TABLE, FIRST, STEPS) for scan in (scanned.scan, lax.scan))
     own, plain = (len(re.findall(r"stablehlo.add .*tensor<7x5xf32>", g.as_text())) for g in grads)
