@@ -187,6 +187,25 @@ def test_rand2_takes_words_in_order():
     np.testing.assert_array_equal(Generator().uniform(8, 16, 0, 1), want)
 
 
+PARTS = {  # of a (12, 25) tile, each (8, 12)
+    "slice": lambda t: t.slice(0, 3, 11).slice(1, 1, 13),
+    "stride": lambda t: t.slice(0, 3, 11).slice(1, 1, 25, 2),
+    "select": lambda t: t.slice(0, 3, 11).slice(1, 1, 25).reshape_dim(1, (2, 12)).select(1, 1),
+    "permute": lambda t: t.slice(0, 3, 11).slice(1, 1, 25, 2).reshape_dim(1, (3, 4)).permute((0, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_rand2_writes_part_of_a_tile(part):
+    g = Generator()
+    out, bounds = g.new(12, 25, dtype="float32"), g.put(np.arange(12)[:, None] + [[-1, 9, 3]])
+    dst, low = PARTS[part](out), bounds.slice(0, 3, 11).slice(1, 0, 1)
+    execute(Rand2(dst, low, bounds.slice(0, 3, 11).slice(1, 2, 3), g.lanes(8)), g.memory, traced=part == "permute")
+    want = load(low, g.memory) + Generator().uniform(8, 12, 0, 4)  # exact, fused or not
+    np.testing.assert_array_equal(load(dst, g.memory), want)
+    assert np.isfinite(g.memory[out.buffer]).sum() == want.size, "nothing else is written"
+
+
 def test_rand2_bounds_for_each_partition():
     g = Generator()
     low, high = np.array([[0], [-10], [100], [3]] * 2, np.float32), np.array([[1], [-9], [200], [3]] * 2, np.float32)

@@ -238,6 +238,28 @@ def test_partition_views():
     np.testing.assert_array_equal(memory[dst.buffer].reshape(6), random((40, 6, 4))[32:, :, 1].max(0))
 
 
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    "part",  # of a (3, 13) tile
+    [
+        lambda t: t.slice(0, 1, 2).slice(1, 2, 8),
+        lambda t: t.slice(0, 2, 3).slice(1, 1, 13, 2),
+        lambda t: t.slice(0, 1, 2).slice(1, 1, 13).reshape_dim(1, (2, 6)).select(1, 1),
+        lambda t: t.slice(0, 1, 2).slice(1, 0, 6).reshape_dim(1, (3, 2)).permute((0, 2, 1)),
+        lambda t: t.slice(0, 0, 1).slice(1, 0, 12, 2).reshape_dim(1, (2, 3)),
+    ],
+)
+def test_partition_writes_part_of_a_tile(part, traced):
+    out, data, memory = partitions((10, 3, 8), (3, 13))
+    memory[out.buffer][...] = np.nan
+    dst, source = part(out), data.slice(0, 2, 10).slice(2, 1, 8, 4).permute((0, 2, 1))  # (8, 2, 3)
+    assert rule(instruction := TensorPartitionReduce(dst, ALU["add"], source)) == ""
+    execute(instruction, memory, traced)
+    want = random((10, 3, 8))[2:, :, 1::4].transpose(0, 2, 1).sum(0)
+    np.testing.assert_array_equal(load(dst, memory).reshape(2, 3), want)
+    assert np.isfinite(memory[out.buffer]).sum() == want.size, "nothing else is written"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
