@@ -116,7 +116,10 @@ class Case:
 
     @staticmethod
     def later(name: str, make: Callable[[], Case], targets: str | Sequence[str] = ()) -> Later:
-        """A case that `make` makes when it runs, for what is slow to import or to make; it runs on these targets."""
+        """A case that `make` makes when it runs, for what is slow to import or to make.
+
+        It runs on these targets; without any, on the environment's or else on trn3, whatever its kernel's dialect.
+        """
         return Later(name, make, (targets,) if isinstance(targets, str) else tuple(targets))
 
     def arguments(self) -> Arguments:

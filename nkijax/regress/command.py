@@ -1,7 +1,7 @@
 """`nkijax regress PATH…`: run the cases found there, compare them with a baseline, and say what came of it.
 
-Exit codes: 0 all good; 1 a case failed, or a file with cases could not be loaded; 2 wrong usage; 3 (with --strict) all
-good, but something changed since the baseline; 5 no cases; 130 interrupted.
+Exit codes: 0 all good; 1 a case failed, or a file with cases could not be loaded; 2 wrong usage, or a process for the
+cases did not start; 3 (with --strict) all good, but something changed since the baseline; 5 no cases; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nkijax.regress.execute import execute as execute
 from nkijax.regress.replay import replay
 from nkijax.regress.result import Result
 
-GOOD, BAD, CHANGED, NOTHING, INTERRUPTED = 0, 1, 3, 5, 130
+GOOD, BAD, NO_PROCESS, CHANGED, NOTHING, INTERRUPTED = 0, 1, 2, 3, 5, 130
 FAILURES = "nkijax-failures"
 NOTED = 1000
 MOST = 8  # processes, unless the user asks for more: each holds JAX, and on a GPU a context
@@ -35,8 +35,8 @@ MOST = 8  # processes, unless the user asks for more: each holds JAX, and on a G
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `nkijax regress`."""
     parser.epilog = (
-        "exit codes: 0 all good; 1 a case failed, or a file could not be loaded; 2 wrong usage; 3 (--strict) something "
-        "changed since the baseline; 5 no cases; 130 interrupted"
+        "exit codes: 0 all good; 1 a case failed, or a file could not be loaded; 2 wrong usage, or a process did not "
+        "start; 3 (--strict) something changed since the baseline; 5 no cases; 130 interrupted"
     )
     add = parser.add_argument
     add("paths", nargs="*", metavar="PATH", help="files with cases, folders of them, or cases: FILE::NAME[TARGET]")
@@ -78,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
             return _Run(options).run()
     except pool.NoProcess as error:
         print(f"nkijax regress: {error}", file=sys.stderr)
-        return 2
+        return NO_PROCESS
 
 
 def _targets(names: str) -> tuple[str, ...]:
@@ -110,15 +110,15 @@ class _Run:
             return NOTHING
         baseline = self._baseline(picked)
         begin = time.monotonic()
-        results, interrupted = self._results(picked, baseline)
+        results, ended = self._results(picked, baseline)
         seconds = time.monotonic() - begin
         results = [*broken, *results]
         changes = changes_of(results, baseline) if baseline.cases else {}
         part = options.words or options.target or any("::" in path for path in options.paths)
         gone = [] if part else gone_from(baseline, found, broken)
         self._tell(results, changes, gone, seconds)
-        if interrupted:
-            return INTERRUPTED
+        if ended:
+            return ended
         if options.update_baseline:
             baseline = baseline.updated(results, gone)
             baseline.save(options.baseline)
@@ -133,21 +133,27 @@ class _Run:
             return Baseline()
         return Baseline.load(self.options.baseline, None if self.options.update_baseline else {f.id for f in picked})
 
-    def _results(self, picked: Sequence[Found], baseline: Baseline) -> tuple[list[Result], bool]:
-        """The results, in the order of the cases, and whether someone interrupted."""
+    def _results(self, picked: Sequence[Found], baseline: Baseline) -> tuple[list[Result], int]:
+        """The results, in the order of the cases, and the exit code of what ended the run early, or 0."""
         options = self.options
         jobs = [job(f, baseline, options.save, options.values if options.update_baseline else None) for f in picked]
         progress = report.Progress(len(jobs))
         results: dict[str, Result] = {}
-        interrupted = False
+        ended = GOOD
         try:
             for result in pool.run(jobs, processes(options.processes, len(jobs)), options.timeout, options.device):
                 results[result.id] = result
                 progress.see(result)
         except KeyboardInterrupt:
-            interrupted = True
+            ended = INTERRUPTED
+        except pool.NoProcess as error:
+            if not results:
+                raise
+            progress.close()
+            print(f"nkijax regress: {error}", file=sys.stderr)
+            ended = NO_PROCESS
         progress.close()
-        return [results[f.id] for f in picked if f.id in results], interrupted
+        return [results[f.id] for f in picked if f.id in results], ended
 
     def _tell(
         self, results: Sequence[Result], changes: Mapping[str, Sequence[str]], gone: Sequence[str], seconds: float

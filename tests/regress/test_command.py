@@ -124,6 +124,22 @@ def test_interrupted(regress, tmp_path, monkeypatch):
     assert code == 130 and "0 cases: none" in out and not (tmp_path / "b.json").exists()
 
 
+def test_results_outlive_a_process_that_cannot_be_replaced(regress, tmp_path, monkeypatch):
+    def lost(job, execute=command.pool.execute):
+        if "one.py" in job.found.id:
+            return execute(job)
+        raise command.pool.NoProcess("no process")
+
+    write(tmp_path, GOOD, "one.py")
+    write(tmp_path, GOOD, "two.py")
+    monkeypatch.setattr(command.pool, "execute", lost)
+    code, out = regress("one.py", "two.py", "--json", "r.json", "--baseline", "b.json", "--update-baseline")
+    assert code == 2 and "nkijax regress: no process" in out and "1 case: 1 passed" in out
+    assert json.loads((tmp_path / "r.json").read_text())["counts"] == {"passed": 1}
+    assert not (tmp_path / "b.json").exists()
+    assert regress("two.py")[0] == 2
+
+
 def test_how_many_processes():
     assert command.processes(3, 1) == 3 and command.processes(0, 9) == 0
     assert command.processes(None, 1) == 1 and 1 <= command.processes(None, 100) <= command.MOST
