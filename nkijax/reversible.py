@@ -16,6 +16,7 @@ out what the turns only write (`unseen`), and what they only read is not part of
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,8 +62,10 @@ def while_loop(
 
 def varying(x: jax.Array) -> jax.Array:
     """The same array, inside `jax.shard_map` as one that differs between devices, so that a loop may carry it."""
-    axes = jax.sharding.get_abstract_mesh().manual_axes
-    return jnp.where(lax.axis_index(axes) < 0, x, x) if axes else x
+    for axis in jax.sharding.get_abstract_mesh().manual_axes:
+        with contextlib.suppress(ValueError):  # it differs along that axis already
+            x = lax.pcast(x, axis, to="varying")
+    return x
 
 
 def _close(f: Turn, carry: Sequence[jax.Array]) -> tuple[list[jax.Array], Closed]:
