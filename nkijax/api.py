@@ -83,6 +83,11 @@ class Options:
         """How repeats run: the argument's, the environment's (`NKIJAX_LOOPS`) or "auto"."""
         return self.loops or os.environ.get("NKIJAX_LOOPS") or "auto"
 
+    @property
+    def strictly(self) -> bool:
+        """Whether warnings are errors: by the argument, or by the environment (`NKIJAX_STRICT`)."""
+        return self.strict or os.environ.get("NKIJAX_STRICT", "0") not in ("", "0")
+
     def resolve(self, kernel: Kernel | None = None, default: str = "trn3") -> Target:
         """The target: the argument's, the kernel's, the environment's or the dialect's.
 
@@ -160,7 +165,7 @@ def run(
       max_trips: a bound of every dynamic loop whose trip count is data, which then runs as a scan of as many turns.
       loops: how repeats of static loops run: one turn after another ("scan"), at once wherever their turns are
         independent ("vmap"), not folded at all ("unroll"), or chosen by size ("auto", the default).
-      strict: what only draws a warning, a tensor that is placed beyond the memory, is a KernelError.
+      strict: a tensor that is placed beyond the memory is a KernelError, not a warning (`NKIJAX_STRICT=1` for all).
 
     Returns:
       Arrays of the kind that came in.  Arguments of NumPy or torch that the kernel wrote are updated in place; with
@@ -182,6 +187,7 @@ def function(
     precise: bool | None = None,
     max_trips: int | None = None,
     loops: str | None = None,
+    strict: bool = False,
     mesh_axis: str | tuple[str, ...] | None = None,
     **static: Any,
 ) -> Callable[..., Any]:
@@ -194,7 +200,7 @@ def function(
     says otherwise with `jax.sharding.auto_axes`.
     """
     kernel = replace(as_kernel(kernel), mesh_axis=mesh_axis)
-    options = Options(target, precise, max_trips, loops)
+    options = Options(target, precise, max_trips, loops, strict)
 
     @functools.wraps(kernel.function)
     def pure(*args: Any, **kwargs: Any) -> Any:
@@ -217,7 +223,8 @@ def trace(
     """The program of a kernel for these arguments (arrays or anything with shape and dtype), rolled by default."""
     call = Call(as_kernel(kernel), args, kwargs)
     with _uncollected():
-        program, _ = _record(call, Options(target).resolve(call.kernel), strict=strict)
+        options = Options(target, strict=strict)
+        program, _ = _record(call, options.resolve(call.kernel), strict=options.strictly)
         return roll(program) if rolled else program
 
 
@@ -227,12 +234,12 @@ def profile(
     target: str | Target | None = None,
     precise: bool | None = None,
     max_trips: int | None = None,
+    strict: bool = False,
     **kwargs: Any,
 ) -> Profile:
     """Run a kernel and say what it would cost; see `Profile`."""
     call = Call(as_kernel(kernel), args, kwargs)
-    options = Options(target, precise, max_trips)
-    compiled = _compiled(call, options)
+    compiled = _compiled(call, Options(target, precise, max_trips, strict=strict))
     result = compiled.call(*call.jax_arrays())
     trips = tuple(int(n) for n in np.asarray(result.trips)[: len(compiled.program.loops)])
     outputs = _finish(call, compiled, result)
@@ -267,7 +274,7 @@ _lock = threading.RLock()
 def _compiled(call: Call, options: Options) -> Compiled:
     """The compiled program of a call, from the cache or made now."""
     target = options.resolve(call.kernel)
-    key = (call.key(), target, options.max_trips, options.how, options.strict)
+    key = (call.key(), target, options.max_trips, options.how, options.strictly)
     found = _cache.get(key)
     if found is None:
         with _lock:
@@ -279,7 +286,7 @@ def _compiled(call: Call, options: Options) -> Compiled:
 
 def _compile(call: Call, target: Target, options: Options) -> Compiled:
     with _uncollected():
-        program, tree = _record(call, target, strict=options.strict)
+        program, tree = _record(call, target, strict=options.strictly)
         rolled = program if options.how == "unroll" else roll(program)
     return Compiled(program, lower(rolled, options.max_trips, options.how), tree)
 
@@ -317,7 +324,7 @@ def _record(call: Call, target: Target, executor: Eager | None = None, strict: b
             (v.buffer, jax.numpy.asarray(given, dtypes.storage(v.dtype, target.precise)))
             for v, given in zip(views, (arrays.local(x) for x in call.jax_arrays()), strict=True)
         )
-    trees: list[Any] = []
+    trees: dict[int, Any] = {}  # by program
 
     if dialect.prepare is not None:
         dialect.prepare(kernel.function)
@@ -331,7 +338,7 @@ def _record(call: Call, target: Target, executor: Eager | None = None, strict: b
                 dialect.explain(error)
             raise
         outputs: list[View] = []
-        trees.append(outputs_of(returned, dialect, outputs))
+        trees[recorder.program_id] = outputs_of(returned, dialect, outputs)
         return outputs
 
     program = recorder.record(body)
@@ -386,7 +393,7 @@ def _run_eagerly(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any],
     call = Call(kernel, args, kwargs)
     target = options.resolve(kernel)
     memory = Eager(target)
-    program, tree = _record(call, target, memory, options.strict)
+    program, tree = _record(call, target, memory, options.strictly)
     outputs = [memory.load(v) for v in program.outputs]
     written = [memory.array(program.arguments[i]) for i in program.written]
     return _deliver(call, program, tree, outputs, written)

@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--target", type=_target, help="trn1, trn2 or trn3; default: the environment's, else trn3")
         command.add_argument("--precise", type=int, choices=(0, 1), help="0 stores every float as float32")
         command.add_argument("--loops", choices=LOOPS, help="how repeats of static loops run; default: auto")
+        command.add_argument("--strict", action="store_const", const=1, help="a tensor beyond the memory is an error")
         command.add_argument("script", type=_file, help="a Python file")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     what = "run the cases of a file or a folder, and compare them with their references and a stored baseline"
@@ -110,6 +111,7 @@ def _as_script(options: argparse.Namespace) -> Iterator[None]:
         "NEURON_PLATFORM_TARGET_OVERRIDE": options.target,
         "NKI_PRECISE_FP": options.precise,
         "NKIJAX_LOOPS": options.loops,
+        "NKIJAX_STRICT": options.strict,
     }
     before = {name: os.environ.get(name) for name in environment}
     argv, folder = sys.argv, os.path.dirname(os.path.abspath(options.script))

@@ -26,17 +26,27 @@ def joined(bodies: Sequence[Sequence[Node]]) -> list[Node]:
             del body[: k + 1]
         if all(n is None for n in met):
             return out
-        first = next(n for n in met if n is not None)
-        for core, node in enumerate(met):
-            if node is None or _key(node) != _key(first):
-                other = "nothing" if node is None else f"{_name(node)} at {node.site}"
-                raise KernelError(
-                    f"{_name(first)}: every core must reach it at the same point, core {core} reaches {other}",
-                    first.site,
-                )
+        first = agreed(met)
         loops = [n for n in met if isinstance(n, Loop)]
         partners = [n for n in met if isinstance(n, Instruction) and n is not first]
         out += [_joined_loop(loops)] if isinstance(first, Loop) else first.join(partners)
+
+
+def agreed(met: Sequence[Instruction | Loop | None]) -> Instruction | Loop:
+    """The first of the nodes at which cores wait for each other, given that all wait at the same; None: it has ended.
+
+    Raises:
+      KernelError: they do not.
+    """
+    first = next(n for n in met if n is not None)
+    for core, node in enumerate(met):
+        if node is None or _key(node) != _key(first):
+            other = "nothing" if node is None else f"{_name(node)} at {node.site}"
+            raise KernelError(
+                f"{_name(first)}: every core must reach it at the same point, core {core} reaches {other}",
+                first.site,
+            )
+    return first
 
 
 def _key(node: Node) -> object:

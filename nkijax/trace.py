@@ -16,8 +16,9 @@ from nkijax.buffer import dtype_of as dtype_of
 from nkijax.buffer import shape_of as shape_of
 from nkijax.cores import joined
 from nkijax.edges import Named, scheduled
-from nkijax.errors import KernelError, Unsupported, kernel_frame
+from nkijax.errors import KernelError, kernel_frame
 from nkijax.machine import Memory, Target
+from nkijax.meeting import Meetings
 from nkijax.open_loop import Executor, OpenLoop
 from nkijax.program import Edge, Instruction, Loop, Node, Program
 from nkijax.view import Buffer, View
@@ -49,6 +50,7 @@ class Recorder:
         self.grid: tuple[int, ...] = ()
         self.strict = False
         self.mesh_axis: str | tuple[str, ...] | None = None
+        self._meetings: Meetings | None = None  # of programs that run eagerly
         self.buffers: list[Buffer] = []
         self.arguments: list[Buffer] = []
         self.constants: dict[int, np.ndarray] = {}
@@ -80,21 +82,34 @@ class Recorder:
         """Run `kernel` once for each program id; it returns its output views (the first program's count)."""
         token = _current.set(self)
         try:
-            outputs: Sequence[View] = ()
+            outputs: dict[int, Sequence[View]] = {}
             bodies: list[list[Node]] = []
-            for pid in range(self.programs):
-                self.program_id, self._next_shared, self._bodies = pid, 0, [[]]
-                result = kernel()
-                outputs = outputs if pid else result
+
+            def run(pid: int) -> None:
+                self._enter((pid, 0, 0, None))
+                self._bodies = [[]]
+                outputs[pid] = kernel()
                 if self._open:
-                    raise KernelError(
-                        "dynamic loop: must run to the end of its body, was left by break or return",
-                        self._open[-1].site,
-                    )
+                    rule = "must run to the end of its body, was left by break or return"
+                    raise KernelError(f"dynamic loop: {rule}", self._open[-1].site)
                 bodies.append(self._bodies[0])
+
+            if self.executor is not None and self.programs > 1:
+                self._meetings = Meetings(self.programs, run, self.executor.execute, self._leave, self._enter)
+                self._meetings.run()
+            else:
+                for pid in range(self.programs):
+                    run(pid)
         finally:
             _current.reset(token)
-        return self._program(tuple(outputs), joined(bodies) if self.programs > 1 else bodies[0])
+        return self._program(tuple(outputs[0]), joined(bodies) if self.programs > 1 else bodies[0])
+
+    def _leave(self) -> Any:
+        """What there is to know of the program that runs eagerly, for `_enter` to go back to."""
+        return self.program_id, self._next_shared, self.no_reorder, self.ordered_after
+
+    def _enter(self, here: Any) -> None:
+        self.program_id, self._next_shared, self.no_reorder, self.ordered_after = here
 
     def _program(self, outputs: tuple[View, ...], body: list[Node]) -> Program:
         for finish in self.finishing:
@@ -231,16 +246,18 @@ class Recorder:
             if buffer in self._frozen:
                 raise KernelError(f"{instruction.api} dst: the induction register of a dynamic loop is read-only", site)
             if buffer.scope not in self._scopes:
-                raise self._dead(instruction.api, buffer)
+                raise self.dead(instruction.api, buffer)
         for view in instruction.reads():
             buffer = view.buffer
             touched.add(buffer)
             if view.dynamic is not None and view.dynamic.columns:
                 instruction.check_indirect(self.target)
             if buffer.scope not in self._scopes:
-                raise self._dead(instruction.api, buffer)
+                raise self.dead(instruction.api, buffer)
         self.instructions += 1
-        if self.executor is not None:
+        if self._meetings is not None and instruction.meets() is not None:
+            self._meetings.meet(self.program_id, instruction)
+        elif self.executor is not None:
             self.executor.execute(instruction)
         else:
             if self.no_reorder and self.ordered_after is not None:
@@ -287,10 +304,9 @@ class Recorder:
         """Note which core runs it."""
         if self.parallel:
             object.__setattr__(instruction, "core", self.program_id)
-        if instruction.meets() is not None and self.executor is not None:
-            raise Unsupported(f"{instruction.api}: cores that wait for each other in eager mode are not emulated")
 
-    def _dead(self, api: str, buffer: Buffer) -> KernelError:
+    def dead(self, api: str, buffer: Buffer) -> KernelError:
+        """The error of using a tensor after the dynamic loop in whose body it was made."""
         return KernelError(
             f"{api} operand: a tensor allocated in the body of a dynamic loop lives only there, got "
             f"{buffer.memory.value} tensor `{buffer.name or 'unnamed'}` {buffer.shape} of the loop at "

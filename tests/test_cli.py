@@ -70,10 +70,11 @@ def test_options(script, capsys):
     assert "NKI_PRECISE_FP" not in os.environ
 
 
-def test_how_loops_run_is_an_option_too(tmp_path, capsys):
+def test_how_loops_run_and_strictness_are_options_too(tmp_path, capsys):
     path = tmp_path / "script.py"
-    path.write_text("import nkijax.api\nprint(nkijax.api.Options().how, nkijax.api.Options(loops='vmap').how)")
-    for given, want in ((["--loops", "unroll"], "unroll vmap"), ([], "auto vmap")):
+    asked = "nkijax.api.Options().how, nkijax.api.Options(loops='vmap').how, nkijax.api.Options().strictly"
+    path.write_text(f"import nkijax.api\nprint({asked})")
+    for given, want in ((["--loops", "unroll", "--strict"], "unroll vmap True"), ([], "auto vmap False")):
         assert main(["run", *given, str(path)]) == 0
         assert capsys.readouterr().out.split("\n")[0] == want
 

@@ -21,7 +21,7 @@ class ProgramBarrier(Instruction):
     Data types: any.
     Engine: GpSimd.
     Cost: nothing beside the transfers around it, as one core runs the programs in turn.
-    Not emulated: eager execution.
+    Not emulated: nothing.
     Source: nki.language.all_reduce
     """
 

@@ -45,7 +45,7 @@ class SendRecv(Instruction):
     Layout: dst and src have equal shapes (P, F); with gpsimd_dma at most 256 elements of a partition.
     Engine: DMA.
     Cost: a transfer of the tile's bytes, once both cores have come.
-    Not emulated: eager execution.
+    Not emulated: nothing.
     Source: nki.isa.sendrecv
     """
 
@@ -138,7 +138,7 @@ class CoreBarrier(Instruction):
     Data types: any.
     Engine: `engine`, gpsimd by default.
     Cost: one issue interval (assumed), once both cores have come.
-    Not emulated: eager execution.
+    Not emulated: nothing.
     Source: nki.isa.core_barrier
     """
 

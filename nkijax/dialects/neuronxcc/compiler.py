@@ -178,7 +178,7 @@ def _check(recorder: Recorder, memory: Memory, place: Place, partitions: int, si
 
 
 class AllocationWarning(UserWarning):
-    """A tensor is placed beyond the memory; `nkijax.run(kernel, …, strict=True)` makes that an error."""
+    """A tensor is placed beyond the memory; `strict=True` of a door, or NKIJAX_STRICT=1, makes that an error."""
 
 
 class _Warned(set):

@@ -57,7 +57,7 @@ def _new(api: str, shape: Any, dtype: Any, buffer: Any, name: str | None) -> tup
     storage = Storage(views, None if placed else lambda fill: _united(blocks, like, fill))
     tensor = Blocks(storage, (*blocks, *tile), kind, memory, name or "")
     if current(api).executor is not None and not placed:  # nothing rolls, and what was executed cannot be moved
-        return tensor, [storage.unite(None).raw]
+        return tensor, [storage.unite().raw]
     return tensor, list(views.values())
 
 

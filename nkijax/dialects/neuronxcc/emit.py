@@ -21,6 +21,7 @@ from nkijax.dialects.neuronxcc.masks import affine_pattern as affine_pattern
 from nkijax.dialects.neuronxcc.masks import select
 from nkijax.dialects.neuronxcc.pieces import Pieces
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, conjunction, everywhere, region
+from nkijax.dialects.neuronxcc.skipped import Flags, loaded
 from nkijax.dialects.neuronxcc.subscript import subscript
 from nkijax.dialects.neuronxcc.tensor import (
     OPERATORS,
@@ -34,7 +35,7 @@ from nkijax.dialects.neuronxcc.tensor import (
     result,
     to_sbuf,
 )
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.matmul import NcMatmul
 from nkijax.isa.move import DmaCopy, Memset, OobMode, TensorCopy
 from nkijax.machine import Engine, Memory
@@ -149,18 +150,18 @@ def settle(x: Tile) -> View:
 
 def _restore(x: Tile) -> None:
     """Give back the tile that an assignment did without: its maker writes it after all, a copy the destination."""
-    moved, dst = x.moved, x.raw
+    moved, recorder = x.moved, current("tile")
     assert moved is not None
-    view = t.allocate(x.shape, x.dtype.name, x.buffer, zero=x.region is not None)
-    target = view if x.region is None else boxed(view, x.region.box)
+    target = x.raw if x.region is None else boxed(x.raw, x.region.box)
     there: View = moved.dst  # type: ignore[attr-defined]
     if isinstance(moved, NcMatmul) and moved.accumulate:
         original, after = dataclasses.replace(moved, dst=target, accumulate=False, addend=None), moved
     else:
-        original, after = dataclasses.replace(moved, dst=target), copy_instruction(there, target)  # type: ignore[call-arg]
-    if not current("tile").replace(moved, original, after):
-        raise Unsupported(f"tile {dst!r}: a result that was assigned in a loop is used after it; use the destination")
-    x.moved, x._view = None, view
+        original = dataclasses.replace(moved, dst=target)  # type: ignore[call-arg]
+        after = moved if moved.skips() else copy_instruction(there, target)
+    if not recorder.replace(moved, original, after):
+        raise recorder.dead("nki.language", x.raw.buffer)
+    x.moved = None
 
 
 # ---- assignment
@@ -175,6 +176,8 @@ def copy_instruction(dst: View, src: View) -> Instruction:
 
 def assign(dst: Any, value: Any) -> None:
     """dst[...] = value."""
+    if isinstance(value, Pieces):
+        value = copy(value)
     if isinstance(dst, Pieces):
         scatter(dst, value)
     elif isinstance(value, Tile) and value.reduce is not None:
@@ -207,8 +210,12 @@ def scatter(dst: Pieces, value: Any, mask: Any = None, mode: OobMode = OobMode.e
 def gather(src: Pieces, one: Callable[[Tensor, Any], Tile], dtype: str, mask: Any = None) -> Tile:
     """A new tile of what `src` addresses; `one(part, mask)` gives the tile of a part."""
     tile = result(src.shape, dtype, Memory.sbuf, region(mask, src.shape))
+    flags = Flags(tile)
     for box, part, there in src.masked(mask):
-        _assign_tensor(face(boxed(tile.raw, box)), one(part, there))
+        value = one(part, there)
+        _assign_tensor(face(boxed(tile.raw, box)), value)
+        flags.take(box, value)
+    flags.noted()
     return tile
 
 
@@ -248,12 +255,15 @@ def _assign_tensor(dst: Tensor, value: Tensor, mask: Any = None, mode: OobMode =
     view = operand(dst, None, where, "assignment")
     if where.rest is None and isinstance(value, Tile) and _redirect(value, view):
         return
+    flags = None
+    if isinstance(value, Tile) and value.skipped is not None and view.memory.on_chip:
+        flags = boxed(fit(value.skipped.view()), where.box)
     if value.guards:
         source = operand(value, dst.shape, where, "assignment")
     else:
         unsettled = isinstance(value, Tile) and value.moved is None and value.region is not None
         source = boxed(fit(value.raw if unsettled else operand(value)), where.box)
-    put(view, in_rows(source, value), where, mode)
+    put(view, in_rows(source, value), where, mode, flags)
 
 
 def transfer(dst: Tensor, value: Tensor, mask: Any, mode: OobMode) -> None:
@@ -261,19 +271,29 @@ def transfer(dst: Tensor, value: Tensor, mask: Any, mode: OobMode) -> None:
     _assign_tensor(dst, value, mask, mode)
 
 
-def put(view: View, source: View, where: Region, mode: OobMode = OobMode.error) -> None:
-    """view = source where a region's mask holds; both are cut to its box."""
+def put(view: View, source: View, where: Region, mode: OobMode = OobMode.error, flags: View | None = None) -> None:
+    """view = source where a region's mask holds, and flags are not 0; all are cut to the region's box."""
     recorder = current("assignment")
-    if where.rest is None:
+    if where.rest is None and flags is None:
         made = copy_instruction(view, source)
         recorder.emit(made if mode is OobMode.error else dataclasses.replace(made, oob_mode=mode))  # type: ignore[call-arg]
-    elif view.memory.is_hbm:
-        old = t.allocate(view.shape if view.ndim > 1 else (*view.shape, 1), view.dtype, Memory.sbuf)
-        recorder.emit(DmaCopy(old, view))
-        select(old, source, where)
-        recorder.emit(DmaCopy(view, old))
+        return
+    if source.memory.is_hbm:
+        source, flags = _brought(source, mode)
+    if view.memory.is_hbm:
+        old, _ = _brought(view, mode)
+        select(old, source, where, flags)
+        recorder.emit(DmaCopy(view, old, oob_mode=mode))
     else:
-        select(view, source, where)
+        select(view, source, where, flags)
+
+
+def _brought(view: View, mode: OobMode) -> tuple[View, View | None]:
+    """A copy in SBUF of what is in HBM, and flags of what a run-time index lets be moved."""
+    tile = t.allocate(view.shape if view.ndim > 1 else (*view.shape, 1), view.dtype, Memory.sbuf)
+    load = DmaCopy(tile, view, oob_mode=mode)
+    current("assignment").emit(load)
+    return tile, loaded(load)
 
 
 def _both(a: Region, b: Region) -> Region:
@@ -297,6 +317,8 @@ def _redirect(value: Tile, view: View) -> bool:
     if not recorder.redirect(made, changed):
         return False
     value.moved, value.made = changed, None
+    if value.skipped is not None:
+        value.skipped.redirected(made, changed)
     return True
 
 

@@ -1,11 +1,14 @@
-"""Destination and value of an assignment in one shape."""
+"""Tiles in another shape: destination and value of an assignment in one, dimensions merged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from nkijax.dialects.neuronxcc.predicate import Region, region
-from nkijax.dialects.neuronxcc.tensor import Tensor, broadcast, face, operand
+from nkijax.dialects.neuronxcc.index import predicate_of
+from nkijax.dialects.neuronxcc.predicate import Region, conjunction, region
+from nkijax.dialects.neuronxcc.regions import flattened
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, broadcast, face, operand
 from nkijax.errors import KernelError
 from nkijax.view import View
 
@@ -45,6 +48,17 @@ def broadcasts(own: Sequence[int], shape: Sequence[int]) -> bool:
     if len(own) > len(shape) and any(n != 1 for n in own[len(shape) :]):
         return False
     return all(a in (1, b) for a, b in zip(own, shape, strict=False))
+
+
+def merged(x: Tensor, first: int, mask: Any = None) -> Tensor:
+    """A tile under a mask with its dimensions from `first` on as one; a copy where its addresses do not allow that."""
+    where = region(conjunction(mask, x.mask), x.shape)
+    flat = flattened(where, first)
+    shape = flat.shape
+    if x.guards or not _reshapes(x, shape):
+        x = OPERATORS["copy"](x, None, predicate_of(where))
+        x = face(x.raw)  # what is hidden there may be anything
+    return face(operand(x).reshape(shape), mask=None if flat.full else predicate_of(flat))
 
 
 def _stretched(where: Region, shape: tuple[int, ...]) -> Region:

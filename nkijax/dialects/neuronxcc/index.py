@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nkijax.dialects.neuronxcc.predicate import Predicate, Region, compare, conjunction, true_boxes
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.view import View
 
 _API = "nl.arange"
@@ -79,14 +79,14 @@ class Index:
 
     def compose(self, parts: Sequence[Index], rank: int, extents: tuple[int, ...]) -> Index:
         """The form with `parts[k]` in place of i_k, each over a grid of `extents`."""
-        coefficients, constant = [0] * rank, self.constant
+        coefficients, constant, moving = [0] * rank, self.constant, Index((), (), 0, self.moving)
         for c, part in zip(self.coefficients, parts, strict=False):
             if c and part.moving is not None:
-                raise Unsupported(f"{_API}: a bound or mask of a position that only the run knows is not emulated")
+                moving = moving + Index((), (), 0, part.moving) * c
             constant += c * part.constant
             for axis, k in enumerate(part.coefficients):
                 coefficients[axis] += c * k
-        return Index(tuple(coefficients), extents, constant, self.moving)
+        return Index(tuple(coefficients), extents, constant + moving.constant, moving.moving)
 
     # ---- arithmetic
 
@@ -136,12 +136,14 @@ class Index:
     __rmul__ = __mul__
 
     def _divided(self, other: Any) -> tuple[Any, Any]:
-        """Quotient and remainder by a positive int, as indices where both are affine."""
+        """Quotient and remainder by a positive int, as indices where both are affine, or one number of the run."""
         if not is_int(other) or other < 1:
-            raise Unsupported(f"{_API}: an index is divided by positive ints only, got {other!r}")
+            raise KernelError(f"{_API}: an index is divided by positive ints only, got {other!r}")
         k: int = int(other)  # type: ignore[arg-type]
         inner = Index(tuple(c % k for c in self.coefficients), self.extents, self.constant % k)
         if self.moving is not None and self.moving[1] % k or inner.bounds()[1] >= k:
+            if self.moving is not None and not any(self.coefficients):
+                return RUNTIME["divided"](self, k)
             return Irregular.of(self) // k, Irregular.of(self) % k
         moving = (self.moving[0], self.moving[1] // k) if self.moving else None
         outer = Index(tuple(c // k for c in self.coefficients), self.extents, self.constant // k, moving)
@@ -226,7 +228,7 @@ class Irregular:
         if isinstance(x, Irregular):
             return x
         if x.moving is not None:
-            raise Unsupported(f"{_API}: a run-time index takes part in no product or quotient of index grids")
+            raise KernelError(f"{_API}: a run-time index takes part in no product or quotient of index grids")
         places = np.indices(x.extents, sparse=True)
         grid = sum((c * i for c, i in zip(x.coefficients, places, strict=True)), np.int64(x.constant))
         return Irregular(np.broadcast_to(grid, x.extents))

@@ -19,7 +19,7 @@ from nkijax.dialects.neuronxcc.memory import load
 from nkijax.dialects.neuronxcc.pieces import Pieces
 from nkijax.dialects.neuronxcc.predicate import Region
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, operand
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.accumulating import TensorScalarReduce
 from nkijax.isa.activation import Activate, ActivationReduce
 from nkijax.isa.elementwise import Reciprocal, ScalarTensorTensor, TensorScalar, TensorTensor
@@ -240,7 +240,7 @@ def tensor_scalar_reduce(
     fold = reduction(reduce_op, f"{api} reduce_op")
     assert row is not None
     if reverse0:
-        raise Unsupported(f"{api} reverse0: must be False; the machine does not have it")
+        raise KernelError(f"{api} reverse0: must be False, NKI does not have it, got {reverse0!r}")
 
     where = tile_region(api, tile, mask)
 

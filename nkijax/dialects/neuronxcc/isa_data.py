@@ -5,22 +5,25 @@ Each function makes its result and emits the instruction's entry of `nkijax.isa`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import nkijax.dialects.neuronxcc.tensor as t
 from nkijax import arrays
 from nkijax.dialects.neuronxcc import constants, emit, isa_dma
+from nkijax.dialects.neuronxcc.bounds import OutOfBounds
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, joint, put, to_sbuf
+from nkijax.dialects.neuronxcc.fit import merged
 from nkijax.dialects.neuronxcc.index import Index, Irregular, predicate_of
 from nkijax.dialects.neuronxcc.isa_compute import alu, kind_of, tile_of
 from nkijax.dialects.neuronxcc.math import grid_tile
 from nkijax.dialects.neuronxcc.memory import load
 from nkijax.dialects.neuronxcc.pieces import Pieces
-from nkijax.dialects.neuronxcc.predicate import Predicate, Region, aligned, as_predicate, region
+from nkijax.dialects.neuronxcc.predicate import Predicate, Region, aligned, as_predicate, everywhere, region
 from nkijax.dialects.neuronxcc.regions import permuted
 from nkijax.dialects.neuronxcc.tensor import Tensor, Tile, boxed, operand, result
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.index import Iota
 from nkijax.isa.move import DmaCopy, Memset, OobMode, TensorCopy
 from nkijax.isa.operators import ALU
@@ -96,7 +99,7 @@ def dma_copy(
     try:
         view = operand(to, None, where, api)
         source = operand(of, None, where if to.shape == of.shape else None, api)
-    except t.OutOfBounds:
+    except OutOfBounds:
         if where.rest is None:
             raise
         return emit.transfer(to, of, mask, oob_mode)
@@ -166,12 +169,14 @@ def iota(expr, dtype, mask=None, **hints) -> Tile:
         return emit.copy(expr, kind, mask, api)
     form = expr if isinstance(expr, Index | Irregular) else Index((), (), int(expr))
     shape = (*form.extents, *(1 for _ in range(2 - form.ndim)))
-    if isinstance(form, Irregular) or form.moving is not None:
+    if isinstance(form, Irregular) or form.moving is not None or emit.affine_pattern(form, shape) is None:
         return emit.copy(grid_tile(form, shape), kind, mask, api)
 
     def make(dst: View) -> Any:
         moved = sum(c * first for c, (first, _) in zip(form.coefficients, where.box, strict=False))
-        multiplier, pattern = emit.affine_pattern(form, dst.shape)
+        found = emit.affine_pattern(form, dst.shape)
+        assert found is not None  # as of the whole tile
+        multiplier, pattern = found
         return Iota(dst, pattern, form.constant + moved, multiplier)
 
     where = joint(api, mask, [], shape)
@@ -198,7 +203,7 @@ def _selected(api: str, dst: View, src: View, predicate: Predicate, outer: Regio
 
     It is the same for every turn of a loop, also where the predicate holds everywhere or nowhere, so that turns fold.
     """
-    parts = _conjuncts(predicate, outer)
+    parts = _conjuncts(predicate, outer, dst.shape)
     if parts is None:
         where, fill = region(predicate, outer.shape, api), Memset(dst, emit.fitting(value, dst.dtype))
         if where.empty:
@@ -208,23 +213,22 @@ def _selected(api: str, dst: View, src: View, predicate: Predicate, outer: Regio
         return None
     if not parts:
         return TensorCopy(dst, src)
-    for k, form in enumerate(parts):
-        multiplier, pattern = emit.affine_pattern(form[1], dst.shape)
-        entry = AffineSelect(dst, pattern, multiplier, src, value, ALU[form[0]], form[1].constant)
+    for k, (kind, form, (multiplier, pattern)) in enumerate(parts):
+        entry = AffineSelect(dst, pattern, multiplier, src, value, ALU[kind], form.constant)
         if k == len(parts) - 1:
             return entry
         between = t.allocate(dst.shape, dst.dtype, Memory.sbuf)
-        current(api).emit(AffineSelect(between, pattern, multiplier, src, value, ALU[form[0]], form[1].constant))
+        current(api).emit(AffineSelect(between, pattern, multiplier, src, value, ALU[kind], form.constant))
         src = between
     return None
 
 
-def _conjuncts(predicate: Predicate, outer: Region) -> list[tuple[str, Index]] | None:
-    """The comparisons that together are a predicate; None if it is no conjunction.
+def _conjuncts(predicate: Predicate, outer: Region, sizes: Sequence[int]) -> list[tuple[str, Index, Any]] | None:
+    """The comparisons that together are a predicate, each with its pattern; None if it is not made of such ones.
 
-    Forms count from the first position of the box of `outer`.
+    Forms count from the first position of the box of `outer`, whose tile has `sizes`.
     """
-    out: list[tuple[str, Index]] = []
+    out: list[tuple[str, Index, Any]] = []
     stack = [predicate]
     while stack:
         one = stack.pop()
@@ -233,7 +237,11 @@ def _conjuncts(predicate: Predicate, outer: Region) -> list[tuple[str, Index]] |
         elif one.kind == "or":
             return None
         else:
-            out.append((one.kind, _over(one.form, outer)))
+            form = _over(one.form, outer)
+            pattern = emit.affine_pattern(form, sizes)
+            if pattern is None:
+                return None
+            out.append((one.kind, form, pattern))
     return out
 
 
@@ -254,6 +262,8 @@ def nc_transpose(data, mask=None, dtype=None, engine=constants.unknown_engine, *
     del hints
     api = f"{_API}.nc_transpose"
     tile = tile_of(data, f"{api} data")
+    if tile.ndim > 2 and (mask is not None or tile.mask is not None):
+        tile, mask = merged(tile, 1, mask), None
     where = joint(api, mask, [tile], tile.shape)
     rows, columns = tile.shape_2d
     small = engine is Engine.vector and max(rows, columns) <= _VECTOR_BLOCK
@@ -271,12 +281,8 @@ def nc_transpose(data, mask=None, dtype=None, engine=constants.unknown_engine, *
 
 
 def _turned(where: Region, shape: tuple[int, int]) -> Region:
-    """The region of a transpose, free dimensions flattened."""
-    if len(where.shape) == 2:
-        return permuted(where, (1, 0))
-    if where.rest is not None or any(b != (0, n) for b, n in zip(where.box[1:], where.shape[1:], strict=True)):
-        raise Unsupported(f"{_API}.nc_transpose mask: on several free dimensions; reshape the tile first")
-    return Region(shape, ((0, shape[0]), where.box[0]))
+    """The region of a transpose; several free dimensions are one there."""
+    return permuted(where, (1, 0)) if len(where.shape) == 2 else everywhere(shape)
 
 
 def dma_transpose(src, axes=None, mask=None, dtype=None, **hints) -> Tile:

@@ -10,7 +10,6 @@ import numpy as np
 from nkijax.dialects.neuronxcc.predicate import Predicate, Region
 from nkijax.dialects.neuronxcc.regions import truth
 from nkijax.dialects.neuronxcc.tensor import allocate, copied
-from nkijax.errors import Unsupported
 from nkijax.isa.elementwise import TensorTensor
 from nkijax.isa.move import DmaCopy, Memset
 from nkijax.isa.operators import ALU
@@ -72,13 +71,18 @@ def _selected(predicate: Predicate, tile: View, sizes: Sequence[int]) -> View:
             found[0] = out
         return found[0]
     out = allocate(sizes, "uint8", Memory.sbuf)
-    multiplier, pattern = affine_pattern(predicate.form, sizes)
+    found = affine_pattern(predicate.form, sizes)
+    assert found is not None  # there are no more free dimensions than a pattern has
+    multiplier, pattern = found
     recorder.emit(AffineSelect(out, pattern, multiplier, tile, 0, ALU[predicate.kind], predicate.form.constant))
     return out
 
 
-def affine_pattern(form: Any, sizes: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The channel multiplier and the [step, count] pairs of a form over a tile, free dimensions merged where it can."""
+def affine_pattern(form: Any, sizes: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The channel multiplier and the [step, count] pairs of a form over a tile, free dimensions merged where it can.
+
+    None where more pairs are left than an instruction has.
+    """
     coefficients = (*form.coefficients, *(0 for _ in range(len(sizes) - len(form.coefficients))))
     pairs: list[tuple[int, int]] = []
     for step, n in zip(coefficients[1:], sizes[1:], strict=True):
@@ -88,14 +92,18 @@ def affine_pattern(form: Any, sizes: Sequence[int]) -> tuple[int, tuple[tuple[in
             pairs[-1] = (step, pairs[-1][1] * n)
         else:
             pairs.append((step, n))
-    if len(pairs) > _PATTERN_DIMS:
-        raise Unsupported(f"mask: an affine predicate over {len(pairs)} free dimensions; at most {_PATTERN_DIMS}")
-    return coefficients[0], tuple(pairs)
+    return (coefficients[0], tuple(pairs)) if len(pairs) <= _PATTERN_DIMS else None
 
 
-def select(dst: View, src: View | float, where: Region) -> None:
-    """dst = src where the rest of a region's mask holds; both are cut to its box."""
+def select(dst: View, src: View | float, where: Region, flags: View | None = None) -> None:
+    """dst = src where the rest of a region's mask holds, and flags (uint8) are not 0; all are cut to its box."""
+    recorder = current("mask")
     if isinstance(src, View) and src.dtype != dst.dtype:
         src = copied(src, dst.dtype)
-    predicate = predicate_tile(where)
-    current("mask").emit(TensorCopyPredicated(dst, src, predicate))
+    predicate = flags if where.rest is None else predicate_tile(where)
+    assert predicate is not None
+    if flags is not None and where.rest is not None:
+        both = allocate(predicate.shape, "uint8", Memory.sbuf)
+        recorder.emit(TensorTensor(both, predicate, flags, ALU["logical_and"]))
+        predicate = both
+    recorder.emit(TensorCopyPredicated(dst, src, predicate))

@@ -67,10 +67,13 @@ def grid_tile(index: Index | Irregular, shape: Sequence[int]) -> Tile:
         current(api).emit(DmaCopy(tile.raw, constant))
         return tile
     moving = index.moving
-    tile = result(shape, "int32")
     own = Index((*index.coefficients, *(0 for _ in range(len(shape) - index.ndim))), tuple(shape), index.constant)
-    multiplier, pattern = emit.affine_pattern(own, tile.shape)
-    current(api).emit(Iota(tile.raw, pattern, own.constant, multiplier))
+    found = emit.affine_pattern(own, shape if len(shape) > 1 else (*shape, 1))
+    if found is None:
+        tile = grid_tile(Irregular.of(own), shape)
+    else:
+        tile = result(shape, "int32")
+        current(api).emit(Iota(tile.raw, found[1], own.constant, found[0]))
     if moving is None:
         return tile
     value = face(moving[0]) if moving[0].memory.on_chip else stored(moving[0])

@@ -7,24 +7,25 @@ from typing import Any
 
 from nkijax import arrays
 from nkijax.dialects.neuronxcc import emit
+from nkijax.dialects.neuronxcc.bounds import OutOfBounds
 from nkijax.dialects.neuronxcc.dtype import name_of
 from nkijax.dialects.neuronxcc.emit import compute, copied, joint, to_sbuf
 from nkijax.dialects.neuronxcc.index import axis_index, predicate_of
 from nkijax.dialects.neuronxcc.math import tile_of
 from nkijax.dialects.neuronxcc.pieces import Pieces, by_rows
-from nkijax.dialects.neuronxcc.predicate import Region, conjunction, region
+from nkijax.dialects.neuronxcc.predicate import Region, conjunction, everywhere, region
 from nkijax.dialects.neuronxcc.regions import permuted
+from nkijax.dialects.neuronxcc.skipped import Flags
 from nkijax.dialects.neuronxcc.tensor import (
     OPERATORS,
     HbmTensor,
-    OutOfBounds,
     Tensor,
     Tile,
     boxed,
     operand,
     result,
 )
-from nkijax.errors import KernelError, Unsupported
+from nkijax.errors import KernelError
 from nkijax.isa.gather import NcNGather
 from nkijax.isa.move import DmaCopy, OobMode
 from nkijax.isa.transpose import DmaTranspose
@@ -58,20 +59,32 @@ def load(src, mask=None, dtype=None, mode=OobMode.error, **hints) -> Tile:
         src = hbm_of(f"{api} src", src)
     kind = src.dtype.name if dtype is None else name_of(dtype, api)
     if isinstance(src, Pieces):
-        if mode is OobMode.skip:
-            raise Unsupported(f"{api}: oob_mode.skip with an index tile of several columns; use nisa.dma_copy")
-        return emit.gather(src, lambda part, there: load(part, there, kind), kind, mask)
-    skips = mode is OobMode.skip
+        return emit.gather(src, lambda part, there: load(part, there, kind, mode), kind, mask)
+    made: list[DmaCopy] = []
+
+    def make(dst: View, of: View) -> Instruction:
+        made.append(_loading(dst, of, mode))
+        return made[-1]
+
     try:
-        tile = compute(api, src.shape, kind, lambda dst, of: DmaCopy(dst, of, oob_mode=mode), [src], mask)
+        tile = compute(api, src.shape, kind, make, [src], mask)
     except OutOfBounds:
         where = joint(api, mask, [src], src.shape)
         if where.rest is None:
             raise
-        return _load_rows(src, kind, where)
-    if skips:
-        current(api).zeros.add(tile.raw.buffer)
+        return _load_rows(src, kind, where, mode)
+    flags = Flags(tile)
+    for one in made:
+        flags.note(tile.region.box if tile.region is not None else everywhere(tile.shape).box, one)
+    flags.noted()
     return tile
+
+
+def _loading(dst: View, of: View, mode: OobMode) -> DmaCopy:
+    """A load; what one with oob_mode.skip leaves out of a fresh tile reads zero."""
+    if mode is OobMode.skip:
+        current("nl.load").zeros.add(dst.buffer)
+    return DmaCopy(dst, of, oob_mode=mode)
 
 
 def pieces(where: Region) -> Iterator[Region]:
@@ -88,11 +101,15 @@ def pieces(where: Region) -> Iterator[Region]:
         yield from pieces(region(conjunction(predicate_of(where), i == position), where.shape))
 
 
-def _load_rows(src: Tensor, kind: str, where: Region) -> Tile:
+def _load_rows(src: Tensor, kind: str, where: Region, mode: OobMode) -> Tile:
     """A load whose mask is no box, and whose box is not all inside the tensor: piece by piece."""
     tile = result(_tile_shape(src.shape), kind, Memory.sbuf, where)
+    flags = Flags(tile)
     for piece in pieces(where):
-        current("nl.load").emit(DmaCopy(boxed(tile.raw, piece.box), operand(src, None, piece, "nl.load")))
+        made = _loading(boxed(tile.raw, piece.box), operand(src, None, piece, "nl.load"), mode)
+        current("nl.load").emit(made)
+        flags.note(piece.box, made)
+    flags.noted()
     return tile
 
 
@@ -103,6 +120,8 @@ def store(dst, value, mask=None, mode=OobMode.error, **hints) -> None:
     """
     del hints
     api = "nl.store"
+    if isinstance(value, Pieces) and value.on_chip:
+        value = emit.copy(value)
     if isinstance(dst, Pieces):
         emit.scatter(dst, value, mask, mode)
         return

@@ -1,6 +1,8 @@
 """The dimensions of the result of a subscript, and the access pattern that they make.
 
 Those of the index objects (aligned from the left) stand where the first of them does; each slice has one.
+
+Not emulated: of rows with a run-time index each, any but an upward slice; one bound on two run-time indices.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nkijax.dialects.neuronxcc.bounds import Guard
 from nkijax.dialects.neuronxcc.index import RUNTIME, Index, extents_of
-from nkijax.dialects.neuronxcc.tensor import OPERATORS, Guard, Tensor, face
-from nkijax.errors import Unsupported
+from nkijax.dialects.neuronxcc.predicate import Predicate, of_the_run
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, face
+from nkijax.errors import KernelError, Unsupported
 from nkijax.view import Dynamic, View
 
 _API = "tensor[...]"
+_ON_PARTITIONS = f"{_API}: run-time indices must be on the partition dimension, the first of the result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Span:
 class Pattern:
     """The dimensions of the result of a subscript, and the pattern that they make."""
 
-    def __init__(self, x: Tensor, entries: Sequence[Index | Span | Rows]):
+    def __init__(self, x: Any, entries: Sequence[Any]):
         self.x, self.entries = x, entries
         grid = extents_of(*(e.extents for e in entries if not isinstance(e, Span)), api=_API)
         spans = [k for k, e in enumerate(entries) if isinstance(e, Span)]
@@ -101,7 +106,7 @@ class Pattern:
 
     def tensor(self) -> Any:
         x, view = self.x, self.x.raw if self.x.guards or self.x.mask is not None else addresses(self.x)
-        parts = [self.part(k) for k in range(x.ndim)]
+        parts = self._parts()
         rank, shape = len(self.shape), tuple(self.shape)
         strides, offset, dynamic = [0] * rank, view.offset, _of_rows(view, parts[0], shape)
         guards = [Guard(g.form.compose(parts, rank, shape), g.limit, g.dim) for g in x.guards]
@@ -112,23 +117,41 @@ class Pattern:
             low, high = part.bounds()
             entry = self.entries[dim]
             if part.moving is not None:
-                dynamic = _joined(dynamic, _moved(part, stride, n, high))
+                dynamic = _joined(dynamic, _moved(part, stride, n, low, high))
             elif isinstance(entry, Rows):
                 dynamic = _joined(dynamic, self._rows(entry, stride, n))
-            elif low < 0 or high >= n:
+            if low < 0 or high >= n:
                 guards.append(Guard(part, n, dim))
-        mask = None if x.mask is None else x.mask.mapped(lambda form: form.compose(parts, rank, shape))
+        mask = self._mask(parts)
         if len(shape) == 2 and shape[1] == 1 and not strides[1]:
             strides[1] = 1
         return face(
             View(view.buffer, offset, tuple(strides), shape, view.dtype, dynamic), self.partition, tuple(guards), mask
         )
 
+    def _parts(self) -> list[Index]:
+        """The position in each dimension of the tensor; run-time indices count upwards, several ones from 0."""
+        parts = [_upward(self.part(k)) for k in range(self.x.ndim)]
+        several = sum(p.moving is not None for p in parts) + (self.x.raw.dynamic is not None) > 1
+        return [_from_zero(p) for p in parts] if several else parts
+
+    def _mask(self, parts: Sequence[Index]) -> Predicate | None:
+        """The mask of `x` over this pattern."""
+
+        def composed(form: Index) -> Index:
+            found = form.compose(parts, len(self.shape), tuple(self.shape))
+            if found.moving is not None:
+                raise of_the_run(f"{_API} of a masked tile")
+            return found
+
+        return None if self.x.mask is None else self.x.mask.mapped(composed)
+
     def _rows(self, rows: Rows, stride: int, n: int) -> Dynamic:
         if self.x.on_chip:
-            raise Unsupported(f"{_API}: rows of run-time indices on an HBM tensor only; use nl.gather_flattened")
+            rule = "a tile takes run-time indices of one element, got one for each row"
+            raise KernelError(f"{_API}: {rule}; loop over them, or use nl.gather_flattened")
         if self.axis_of.get(("grid", 0)) != 0:
-            raise Unsupported(f"{_API}: rows of run-time indices must be the first dimension of the result")
+            raise KernelError(_ON_PARTITIONS)
         return Dynamic(rows.view, stride, n, True)
 
 
@@ -137,8 +160,10 @@ def _of_rows(view: View, part: Index, shape: tuple[int, ...]) -> Dynamic | None:
     d = view.dynamic
     if d is None or not d.vector:
         return d
+    if any(part.coefficients[1:]):
+        raise KernelError(_ON_PARTITIONS)
     step, low, high = part.coefficients[0] if shape[0] > 1 else 1, *part.bounds()
-    if step < 1 or any(part.coefficients[1:]) or part.moving is not None or low < 0 or high >= view.shape[0]:
+    if step < 1 or part.moving is not None or low < 0 or high >= view.shape[0]:
         raise Unsupported(f"{_API}: of the rows of a view with a run-time index of each row only slices are taken")
     index = d.index.slice(0, low, high + 1, step)
     return Dynamic(index, d.stride, d.limit, True)
@@ -159,8 +184,24 @@ def _joined(dynamic: Dynamic | None, other: Dynamic) -> Dynamic:
     return other if dynamic is None else RUNTIME["joined"](dynamic, other)
 
 
-def _moved(part: Index, stride: int, n: int, high: int) -> Dynamic:
+def _moved(part: Index, stride: int, n: int, low: int, high: int) -> Dynamic:
+    """What moves a view: legal is what keeps all of its grid inside, or any of it, where there is a `Guard` to tell."""
     assert part.moving is not None
     view, factor = part.moving
-    room = n - 1 - high
-    return Dynamic(view, stride * factor, room // factor + 1 if factor > 0 and room >= 0 else n)
+    edge = high if low >= 0 and high < n else low
+    return Dynamic(view, stride * factor, (n - 1 - edge) // factor + 1)
+
+
+def _upward(part: Index) -> Index:
+    """A position whose run-time index counts upwards: one that counts downwards is computed."""
+    if part.moving is None or part.moving[1] > 0:
+        return part
+    return Index(part.coefficients, part.extents, 0, (RUNTIME["total"]([part.moving], part.constant), 1))
+
+
+def _from_zero(part: Index) -> Index:
+    """A position whose least one, without its run-time index, is not negative: what is less is computed with it."""
+    low = part.bounds()[0]
+    if part.moving is None or low >= 0:
+        return part
+    return Index(part.coefficients, part.extents, part.constant - low, (RUNTIME["total"]([part.moving], low), 1))

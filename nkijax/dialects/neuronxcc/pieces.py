@@ -1,22 +1,27 @@
 """Subscripts that are no one access pattern: each becomes several, on boxes of the result's positions.
 
-Such are subscripts by index grids that are not affine (`t[i, j // 2]`), and by index tiles of several columns.
+Such are subscripts by index grids that are not affine (`t[i, j // 2]`), by index tiles of several columns, and by index
+grids over tiles with given places.
+
+Not emulated: more than 1024 pieces; to subscript what index tiles of several columns address, or any of these again by
+what only the run knows, by a mask or by None.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from nkijax.dialects.neuronxcc.bounds import Guard
 from nkijax.dialects.neuronxcc.dtype import DType
 from nkijax.dialects.neuronxcc.index import Index, Irregular, extents_of
 from nkijax.dialects.neuronxcc.pattern import Pattern, Rows, Span
 from nkijax.dialects.neuronxcc.predicate import Box, Predicate, as_predicate
-from nkijax.dialects.neuronxcc.tensor import Guard, Tensor, boxed, broadcast, face, operand
+from nkijax.dialects.neuronxcc.tensor import OPERATORS, Tensor, boxed, broadcast, face, operand
 from nkijax.errors import Unsupported
 from nkijax.view import Dynamic, View
 
@@ -26,10 +31,17 @@ _MOST = 1024  # pieces of one subscript
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """What a subscript addresses, as tensors on boxes of its positions; it is loaded, stored to and assigned to."""
+    """What a subscript addresses, as tensors on boxes of its positions; it is loaded, stored to and assigned to.
+
+    `entries` are the subscript's, `axis_of` tells where they are in the result (see `Pattern`), and `made_of` makes
+    what other entries address.
+    """
 
     shape: tuple[int, ...]
     parts: tuple[tuple[Box, Tensor], ...]
+    entries: Sequence[Any] = ()
+    axis_of: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    made_of: Callable[[Sequence[Any]], Any] | None = None
 
     __array_ufunc__ = None
 
@@ -45,10 +57,36 @@ class Pieces:
     def on_chip(self) -> bool:
         return self.parts[0][1].on_chip
 
-    def __getitem__(self, key: Any) -> Pieces:
-        if key is Ellipsis:
-            return self
-        raise Unsupported(f"{_API}: a subscript by an irregular grid, or by several columns, is not subscripted again")
+    @property
+    def partition(self) -> int:
+        return self.parts[0][1].partition
+
+    def __getitem__(self, key: Any) -> Any:
+        return self if key is Ellipsis else OPERATORS["subscript"](self, key)
+
+    def again(self, pattern: Pattern, places: Sequence[np.ndarray]) -> Any:
+        """What a second subscript addresses: `places` are its positions along each dimension, over its pattern."""
+        if self.made_of is None or any(isinstance(e, Rows) for e in self.entries):
+            raise Unsupported(f"{_API}: a subscript by several columns of run-time indices is not subscripted again")
+        entries: list[Any] = []
+        for k, e in enumerate(self.entries):
+            values, moving = self._values(k, e, places)
+            found = Irregular(np.broadcast_to(values, pattern.shape))
+            affine = found.as_affine()
+            if moving is not None and affine is None:
+                raise Unsupported(f"{_API}: an irregular subscript of what starts at a run-time index")
+            entries.append(found if affine is None else replace(affine, moving=moving))
+        return self.made_of(entries)
+
+    def _values(self, k: int, e: Any, places: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        """The positions that entry `k` names at places of the result, and their run-time part."""
+        if isinstance(e, Span):
+            return e.start.constant + e.step * places[self.axis_of["span", k]], e.start.moving
+        moving = e.moving if isinstance(e, Index) else None
+        values = Irregular.of(replace(e, moving=None) if isinstance(e, Index) else e).values
+        return values[
+            tuple(places[self.axis_of["grid", a]] if n > 1 else 0 for a, n in enumerate(values.shape))
+        ], moving
 
     def masked(self, mask: Any) -> Iterator[tuple[Box, Tensor, Any]]:
         """Each box and its tensor, with the mask there."""
@@ -69,7 +107,7 @@ def _shift(box: Box) -> Callable[[Index], Index]:
         extents = tuple(1 if form.extents[k] == 1 else box[k][1] - box[k][0] for k in range(rank))
         coefficients = tuple(c if n > 1 else 0 for c, n in zip(form.coefficients, extents, strict=False))
         left = form.coefficients[rank:], form.extents[rank:]
-        return Index((*coefficients, *left[0]), (*extents, *left[1]), form.constant + moved)
+        return Index((*coefficients, *left[0]), (*extents, *left[1]), form.constant + moved, form.moving)
 
     return shifted
 
@@ -77,23 +115,65 @@ def _shift(box: Box) -> Callable[[Index], Index]:
 def pieces(x: Tensor, entries: Sequence[Index | Span | Rows | Irregular]) -> Pieces:
     """The parts of `x[entries]`, of which some are irregular or are rows of several columns."""
     grid = extents_of(*(e.extents for e in entries if not isinstance(e, Span)), api=_API)
+    parts, shape = [], ()
+    for box in _boxes(entries, tuple((0, n) for n in grid)):
+        pattern = Pattern(x, [_on(e, box, grid) for e in entries])
+        made, shape = pattern.tensor(), tuple(pattern.shape)
+        place = _place(pattern, box)
+        parts.append((place, _cut(made, place)))
+    return Pieces(shape, tuple(parts), entries, pattern.axis_of, lambda new: resolved(x, new))
+
+
+def resolved(x: Tensor, entries: Sequence[Any]) -> Any:
+    """What entries of a subscript address."""
+    if any(isinstance(e, Irregular) or isinstance(e, Rows) and len(e.extents) > 1 for e in entries):
+        return pieces(x, entries)
+    return Pattern(x, entries).tensor()
+
+
+def _boxes(entries: Sequence[Any], whole: Box) -> list[Box]:
+    """Boxes of a grid on which every entry is affine, or a column of run-time indices."""
     grids = [e.values for e in entries if isinstance(e, Irregular)]
-    whole = tuple((0, n) for n in grid)
     boxes = list(itertools.islice(_affine_boxes(grids, whole), _MOST + 1))
     if any(isinstance(e, Rows) and len(e.extents) > 1 for e in entries):
         boxes = [b for box in boxes for b in _columns(box)]
     if len(boxes) > _MOST:
         raise Unsupported(f"{_API}: an index grid of more than {_MOST} affine pieces")
-    parts, shape = [], ()
-    for box in boxes:
-        pattern = Pattern(x, [_on(e, box, grid) for e in entries])
-        made, shape = pattern.tensor(), tuple(pattern.shape)
-        place = tuple((0, n) for n in shape)
-        for axis, bounds in enumerate(box):
-            at = pattern.axis_of.get(("grid", axis))
-            place = place if at is None else (*place[:at], bounds, *place[at + 1 :])
-        parts.append((place, _cut(made, place)))
-    return Pieces(shape, tuple(parts))
+    return boxes
+
+
+def of_blocks(entries: Sequence[Any], depth: int, tile_at: Callable[[tuple[int, ...]], Tensor]) -> Pieces:
+    """The parts of a tensor whose first `depth` dimensions count tiles: one for each tile that index grids name."""
+    grid = extents_of(*(e.extents for e in entries if not isinstance(e, Span)), api=_API)
+    blocks, inner = [Irregular.of(e).values for e in entries[:depth]], [_over(e, grid) for e in entries[depth:]]
+    varying = {axis for v in blocks for axis, n in enumerate(v.shape) if n > 1}
+    parts, whole = [], ()
+    for at in itertools.product(*(range(n) if axis in varying else (0,) for axis, n in enumerate(grid))):
+        places = [tuple(k if n > 1 else 0 for k, n in zip(at, v.shape, strict=False)) for v in blocks]
+        tile = tile_at(tuple(int(v[place]) for v, place in zip(blocks, places, strict=True)))
+        one = tuple((k, k + 1) if axis in varying else (0, grid[axis]) for axis, k in enumerate(at))
+        for box in _boxes(inner, one):
+            pattern = Pattern(tile, [_on(e, box, grid) for e in inner])
+            made, whole, place = pattern.tensor(), tuple(pattern.shape), _place(pattern, box)
+            parts.append((place, _cut(made, place)))
+    return Pieces(whole, tuple(parts), entries, pattern.axis_of, lambda new: of_blocks(new, depth, tile_at))
+
+
+def _over(entry: Any, grid: tuple[int, ...]) -> Any:
+    """An entry of a subscript over a whole grid."""
+    if not isinstance(entry, Index):
+        return entry
+    pad = (0,) * (len(grid) - entry.ndim)
+    return Index((*entry.coefficients, *pad), grid, entry.constant, entry.moving)
+
+
+def _place(pattern: Pattern, box: Box) -> Box:
+    """Where a box of the grid is in the result."""
+    place = tuple((0, n) for n in pattern.shape)
+    for axis, bounds in enumerate(box):
+        at = pattern.axis_of.get(("grid", axis))
+        place = place if at is None else (*place[:at], bounds, *place[at + 1 :])
+    return place
 
 
 def by_rows(x: Tensor) -> Pieces | None:

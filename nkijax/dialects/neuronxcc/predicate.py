@@ -61,6 +61,13 @@ class Predicate:
         form = None if self.form is None else change(self.form)
         return Predicate(self.kind, form, tuple(p.mapped(change) for p in self.parts))
 
+    def forms(self) -> Iterator[Any]:
+        """Every form in the tree."""
+        if self.form is not None:
+            yield self.form
+        for part in self.parts:
+            yield from part.forms()
+
     def decided(self, box: Box) -> bool | None:
         """Whether it holds everywhere in a box (True), nowhere (False), or that depends (None)."""
         if self.kind in ("and", "or"):
@@ -90,7 +97,15 @@ def as_predicate(mask: Any) -> Predicate:
         return TRUE
     if isinstance(mask, bool | int) or hasattr(mask, "item") and getattr(mask, "ndim", None) == 0:
         return TRUE if bool(mask) else FALSE
+    if hasattr(mask, "on_chip"):
+        raise of_the_run("mask")
     raise KernelError(f"mask: must be None, a bool or a comparison of indices, got {mask!r}")
+
+
+def of_the_run(what: str) -> KernelError:
+    """The error of a mask that depends on a run-time value (NKI's `err_unsupported_expression_in_mask`)."""
+    rule = "must be affine in index grids, static loop indices and program_id"
+    return KernelError(f"{what}: {rule}, got what only the run knows; choose by nl.where on a tile instead")
 
 
 def conjunction(*masks: Any) -> Predicate:
@@ -106,7 +121,7 @@ def compare(form: Any, kind: str) -> Predicate:
     if not hasattr(form, "extents"):
         return as_predicate({"greater_equal": form >= 0, "equal": form == 0, "not_equal": form != 0}[kind])
     if form.moving is not None:
-        raise KernelError("mask: a comparison with what only the run knows is not emulated; use nl.where on a tile")
+        raise of_the_run("mask")
     return Predicate(kind, form)
 
 

@@ -1,16 +1,17 @@
-"""Regions of results: what is left of one in a reduction's result, and in a transpose's.
+"""Regions of results: what is left of one in a reduction's result, in a transpose's, and where dimensions merge.
 
 A mask that is no box is looked at lane by lane here, as NumPy arrays of truth over the box that it leaves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from nkijax.dialects.neuronxcc.index import Index, predicate_where
-from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region
+from nkijax.dialects.neuronxcc.predicate import Box, Predicate, Region, region
 
 
 def truth(predicate: Predicate, box: Box) -> np.ndarray:
@@ -44,6 +45,17 @@ def projected(where: Region, axes: Sequence[int], shape: tuple[int, ...]) -> Reg
     lanes[tuple(slice(*b) for b in box)] = some.reshape([last - first for first, last in box])
     some_of = predicate_where(lanes).mapped(lambda form: Index(form.coefficients, shape, form.constant))
     return Region(shape, box, some_of)
+
+
+def flattened(where: Region, first: int) -> Region:
+    """The region of a tile whose dimensions from `first` on were merged into one."""
+    shape = (*where.shape[:first], math.prod(where.shape[first:]))
+    whole = all(b == (0, n) for b, n in zip(where.box[first:], where.shape[first:], strict=True))
+    if where.empty or where.rest is None and whole:
+        return Region(shape, (*where.box[:first], (0, 0 if where.empty else shape[-1])))
+    lanes = np.zeros(where.shape, bool)
+    lanes[tuple(slice(*b) for b in where.box)] = True if where.rest is None else truth(where.rest, where.box)
+    return region(predicate_where(lanes.reshape(shape)), shape)
 
 
 def permuted(where: Region, order: Sequence[int]) -> Region:

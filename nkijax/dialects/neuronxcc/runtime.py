@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nkijax.dialects.neuronxcc.index import RUNTIME
+from nkijax.dialects.neuronxcc.index import RUNTIME, Index
 from nkijax.dialects.neuronxcc.math import binary, stored, where
 from nkijax.dialects.neuronxcc.tensor import Tile, face, operand
 from nkijax.errors import Unsupported
@@ -49,4 +49,13 @@ def joined(first: Dynamic, second: Dynamic) -> Dynamic:
     return Dynamic(operand(sum_of), unit, limit, first.vector or second.vector)
 
 
-RUNTIME.update(total=total, joined=joined)
+def divided(index: Index, k: int) -> tuple[Index, Index]:
+    """Quotient and remainder of a run-time index below 2**24 by a positive int, rounded down."""
+    assert index.moving is not None
+    n = face(total([index.moving], index.constant))
+    rest = binary("bitwise_and", n, k - 1) if k & (k - 1) == 0 else binary("mod", n, k)
+    quotient = binary("divide", binary("subtract", n, rest), k, dtype="int32")
+    return tuple(Index((), (), 0, (operand(part), 1)) for part in (quotient, rest))  # type: ignore[return-value]
+
+
+RUNTIME.update(total=total, joined=joined, divided=divided)

@@ -14,10 +14,10 @@ import numpy as np
 
 from nkijax.dialects.neuronxcc.index import DynamicSlice, Index, Irregular, as_index, is_int
 from nkijax.dialects.neuronxcc.pattern import Pattern, Rows, Span, addresses
-from nkijax.dialects.neuronxcc.pieces import pieces
+from nkijax.dialects.neuronxcc.pieces import Pieces, resolved
 from nkijax.dialects.neuronxcc.predicate import FALSE, Predicate, conjunction
 from nkijax.dialects.neuronxcc.tensor import Tensor, face, operand
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Unsupported
 from nkijax.view import View
 
 _API = "tensor[...]"
@@ -25,8 +25,10 @@ _FULL = slice(None)
 _TRUTH = (Predicate, bool, np.bool_)
 
 
-def subscript(x: Tensor, key: Any) -> Any:
+def subscript(x: Tensor | Pieces, key: Any) -> Any:
     """The view `x[key]`."""
+    if isinstance(x, Pieces):
+        return _again(x, key)
     direct = _direct(x, key if type(key) is tuple else (key,))
     if direct is not None:
         return direct
@@ -105,7 +107,7 @@ def _form_of(k: Any, n: int) -> tuple[int, Any] | None:
 
 
 def _planned(x: Tensor, keys: tuple[Any, ...]) -> _Plan:
-    entries: list[Any] = [_entry(x, dim, k) for dim, k in enumerate(_complete(x, list(keys)))]
+    entries: list[Any] = [entry(x, dim, k) for dim, k in enumerate(_complete(x, list(keys)))]
     pattern = Pattern(x, entries)
     parts = [pattern.part(k) for k in range(x.ndim)]
     reach = tuple((low - p.constant, high - p.constant) for p in parts for low, high in (p.bounds(),))
@@ -122,10 +124,34 @@ def _resolved(x: Tensor, key: Any) -> Any:
         for axis in new:
             y = y.expand_dims(axis)
         return y
-    entries: list[Any] = [_entry(x, dim, k) for dim, k in enumerate(_complete(x, keys))]
-    if any(isinstance(e, Irregular) or isinstance(e, Rows) and len(e.extents) > 1 for e in entries):
-        return pieces(x, entries)
-    return Pattern(x, entries).tensor()
+    entries: list[Any] = [entry(x, dim, k) for dim, k in enumerate(_complete(x, keys))]
+    return resolved(x, entries)
+
+
+def _again(x: Pieces, key: Any) -> Any:
+    """The view of a key of what is itself a subscript in pieces."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(k is None or isinstance(k, _TRUTH) for k in keys):
+        raise Unsupported(f"{_API}: a subscript by an irregular grid takes ints, slices and index grids, got {key!r}")
+    entries = [entry(x, dim, k) for dim, k in enumerate(_complete(x, keys))]
+    starts = [e.start if isinstance(e, Span) else e for e in entries]
+    if any(isinstance(e, Rows) or isinstance(e, Index) and e.moving is not None for e in starts):
+        raise Unsupported(f"{_API}: a subscript by an irregular grid takes no run-time index")
+    affine: list[Any] = [Index((0,) * e.ndim, e.extents) if isinstance(e, Irregular) else e for e in entries]
+    pattern = Pattern(x, affine)
+    places = []
+    for k, (e, n) in enumerate(zip(entries, x.shape, strict=True)):
+        values = _spread(e.values, pattern) if isinstance(e, Irregular) else Irregular.of(pattern.part(k)).values
+        if values.min() < 0 or values.max() >= n:
+            raise KernelError(f"{_API} dimension {k}: index range [{values.min()}, {values.max()}] exceeds {n}")
+        places.append(values)
+    return x.again(pattern, places)
+
+
+def _spread(values: np.ndarray, pattern: Pattern) -> np.ndarray:
+    """The values of an index grid over the result of a subscript."""
+    at = {pattern.axis_of["grid", axis]: n for axis, n in enumerate(values.shape) if n > 1}
+    return np.broadcast_to(values.reshape([at.get(dim, 1) for dim in range(len(pattern.shape))]), pattern.shape)
 
 
 def _masked(x: Tensor, mask: Predicate) -> Any:
@@ -133,7 +159,7 @@ def _masked(x: Tensor, mask: Predicate) -> Any:
     return face(operand(x) if not x.guards else x.raw, x.partition, x.guards, both)
 
 
-def _complete(x: Tensor, keys: list[Any]) -> list[Any]:
+def _complete(x: Tensor | Pieces, keys: list[Any]) -> list[Any]:
     dots = [k for k, one in enumerate(keys) if one is Ellipsis]
     if len(dots) > 1:
         raise KernelError(f"{_API} key: takes at most one Ellipsis, got {len(dots)}")
@@ -146,7 +172,8 @@ def _complete(x: Tensor, keys: list[Any]) -> list[Any]:
     return keys + [_FULL] * (x.ndim - len(keys))
 
 
-def _entry(x: Tensor, dim: int, k: Any) -> Index | Span | Rows | Irregular:
+def entry(x: Any, dim: int, k: Any) -> Index | Span | Rows | Irregular:
+    """What one index of a subscript stands for."""
     n = x.shape[dim]
     if isinstance(k, slice):
         return _span(n, k)

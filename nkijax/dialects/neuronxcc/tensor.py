@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from nkijax import dtypes
+from nkijax.dialects.neuronxcc.bounds import Guard, bounded
 from nkijax.dialects.neuronxcc.dtype import DType
 from nkijax.dialects.neuronxcc.dtype import name_of as dtype_name
 from nkijax.dialects.neuronxcc.index import Index
@@ -37,27 +37,6 @@ hbm = shared_hbm  # the n-th declaration of every program is one tensor
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 """What Python's operators and subscripts do, by name; filled by the modules that emit."""
-
-
-class OutOfBounds(KernelError, IndexError):
-    """An address beyond its tensor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """0 ≤ form < limit must hold, over the dimensions of a view: dimension `dim` of a tensor was indexed so."""
-
-    form: Index
-    limit: int
-    dim: int
-
-    def check(self, box: Box, name: str) -> None:
-        low, high = self.form.bounds(box)
-        if low < 0 or high >= self.limit:
-            raise OutOfBounds(
-                f"Out-of-bound access for tensor `{name}` on dimension {self.dim}: index range [{low}, {high}] exceed "
-                f"dimension size of {self.limit}."
-            )
 
 
 class Tensor:
@@ -268,10 +247,11 @@ class Tile(Tensor):
     """A tensor in SBUF or PSUM, or a view of one.
 
     A result of an operation also knows the instruction that made it (`made`) and what its mask left (`region`).
-    `reduce` is the operator of a `loop_reduce`, for the assignment to apply.
+    `reduce` is the operator of a `loop_reduce`, for the assignment to apply; `skipped` tells which elements a load with
+    `oob_mode.skip` has left out (see `skipped`).
     """
 
-    __slots__ = ("made", "moved", "reduce", "region", "settled")
+    __slots__ = ("made", "moved", "reduce", "region", "settled", "skipped")
 
     def __init__(self, view: View, partition: int = 0, guards: tuple[Guard, ...] = (), mask: Predicate | None = None):
         self._view = view
@@ -281,6 +261,7 @@ class Tile(Tensor):
         self.moved: Instruction | None = None
         self.settled: View | None = None
         self.reduce: str | None = None
+        self.skipped: Any = None
 
     def as_tile(self) -> Tile:
         return self
@@ -333,8 +314,7 @@ def operand(x: Tensor, shape: Sequence[int] | None = None, region: Region | None
         box = everywhere(x.shape).box if region is None else region.box
         padded = (*box, *((0, 1) for _ in range(x.ndim - len(box))))
         own = tuple((0, 1) if n == 1 else b for b, n in zip(padded, x.shape, strict=False))
-        for guard in x.guards:
-            guard.check(own, x.name or "unnamed")
+        view = bounded(view, x.guards, own)
     if shape is not None:
         view = broadcast(view, shape, api)
     return view if region is None else boxed(view, region.box)

@@ -47,11 +47,35 @@ def test_placed_block_tensors():
             t[i, :, 0] = i
         with pytest.raises(KernelError, match=r"dimension 0: index range \[4, 4\] exceed dimension size of 4"):
             nl.copy(t[4])
-        with pytest.raises(Unsupported, match="given places take ints"):
-            t[0:2]
+        with pytest.raises(Unsupported, match="which tile of a tensor with given places"):
+            t[nl.zeros((1, 1), dtype=nl.int32)]
+        two = nl.ndarray((2, 2, nl.par_dim(6), 8), dtype=nl.float32, buffer=ncc.psum.mod_alloc(base_bank=0))
+        with pytest.raises(KernelError, match="slices or index grids, not both"):
+            two[0:1, nl.arange(2)[None, :]]
+        with pytest.raises(KernelError, match=r"a block tensor takes a number, or one of its shape \(1, 2, 6, 8\)"):
+            two[0:1] = nl.load(x)
         return t[0]  # tile 2 came to the same place
 
     assert (ran(body)[:, 0] == 2).all()
+
+
+def test_index_objects_and_slices_over_placed_blocks():
+    def body(x):
+        t = nl.ndarray(
+            (3, nl.par_dim(6), 4), dtype=nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(3,))
+        )
+        b, p, f = nl.arange(3)[None, :, None], nl.arange(6)[:, None, None], nl.arange(4)[None, None, :]
+        t[b, p, f] = nl.load(x[p, f])  # the partitions first, then blocks
+        t[1:3, :, 0] = 7
+        t[0:1][0][:, 1] = 8
+        t[0:2, :, 3] = t[1:3, :, 0]
+        t[b + 2, p, f] = nl.square(t[0 * b, p, f], mask=b < 1)  # blocks 3 and 4 are hidden
+        return t[2 - b, p, f // 2]
+
+    want = np.repeat(X[:, None, :4], 3, 1)
+    want[:, 1:, 0], want[:, 0, 1], want[:, :2, 3] = 7, 8, 7
+    want[:, 2] = want[:, 0] ** 2
+    assert (ran(body).reshape(6, 3, 4) == want[:, ::-1, [0, 0, 1, 1]]).all()
 
 
 @pytest.mark.parametrize("make", [nl.ndarray, nl.zeros, nl.ones])

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ import nkijax
 from nkijax import KernelError
 from nkijax.dialects.neuronxcc import compiler as ncc
 from nkijax.dialects.neuronxcc import isa as nisa
+from nkijax.dialects.neuronxcc import jit
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.compiler import Place
 from nkijax.machine import Memory
@@ -143,7 +145,27 @@ def test_a_place_beyond_the_memory_is_a_warning():
         nkijax.trace(placed(lambda: ncc.psum.mod_alloc(base_bank=0, base_addr=2040)), X)
 
 
-@pytest.mark.parametrize("door", [nkijax.trace, nkijax.run, lambda *a, **k: nkijax.run(*a, eager=True, **k)])
+def as_function(kernel, x, strict):
+    return nkijax.function(kernel, strict=strict)(jnp.asarray(x))
+
+
+def in_an_environment(kernel, x, strict):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NKIJAX_STRICT", str(int(strict)))
+        return jit(kernel)(x)
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        nkijax.trace,
+        nkijax.run,
+        lambda *a, **k: nkijax.run(*a, eager=True, **k),
+        nkijax.profile,
+        as_function,
+        in_an_environment,
+    ],
+)
 def test_a_place_beyond_the_memory_is_an_error_where_that_is_asked_for(door):
     """The message names the tensor, its address and the limit."""
     for where, message in (

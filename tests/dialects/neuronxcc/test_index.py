@@ -1,5 +1,7 @@
 """Index objects, against NumPy arrays of the same integers."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def test_ranks_align_from_the_left():
     assert (values(a * 3 + b)[:, :, 0] == np.arange(12).reshape(4, 3)).all()
     assert (nl.arange(128)[:,] + nl.arange(1)[None, :]).shape == (128, 1)
     with pytest.raises(KernelError, match="agree from the left"):
-        nl.arange(4)[:, None] + nl.arange(3)[:, None]
+        operator.add(a, nl.arange(3)[:, None])
 
 
 def test_arithmetic():

@@ -126,6 +126,27 @@ def test_predicates_on_operands():
     close(computed(diagonal, S, M), (S * np.tri(16, 8)).T @ M, 1e-5)
 
 
+def test_masks_on_several_free_dimensions():
+    """Of the stationary, by a mask on the result, on its own free dimensions, and on those of both operands."""
+
+    def kernel(s, m):
+        i, j, k = nl.arange(2)[None, :, None], nl.arange(4)[None, None, :], nl.mgrid[0:8, 0:12]
+        out = nl.ndarray((3, 8, 12), dtype=np.float32, buffer=nl.shared_hbm)
+        a, b = nl.load(s).reshape((16, 2, 4)), nl.load(m).reshape((16, 3, 4))
+        t = nl.full((8, 3, 12), 7.0, dtype=np.float32)
+        t[:, 0] = nisa.nc_matmul(a, nl.load(m), mask=k[0] + k[1] < 9)
+        t[:, 1] = nisa.nc_matmul(a, nl.load(m), mask=(i < 1) & (j > 0))
+        t[:, 2] = nisa.nc_matmul(a[j != 2], b[nl.arange(3)[None, :, None] <= j])
+        for n in range(3):
+            nl.store(out[n], t[:, n])
+        return out
+
+    row, column = np.mgrid[0:8, 0:12]
+    wants = [row + column < 9, (row < 4) & (row % 4 > 0), (row % 4 != 2) & (column // 4 <= column % 4)]
+    for got, want in zip(nkijax.run(kernel, S, M), wants, strict=True):
+        close(got, np.where(want, S.T @ M, 7), 1e-5)
+
+
 def test_a_mask_that_hides_everything():
     close(computed(lambda s, m: nisa.nc_matmul(s, m, mask=False), S, M), np.zeros((8, 12)))
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import nkijax
+from nkijax import KernelError
+from nkijax.dialects.neuronxcc import jit
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.typing import scalar
 from nkijax.program import Loop
@@ -52,6 +54,54 @@ def test_its_variable_indexes():
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     want = np.where(np.arange(8)[:, None] < 3, 2 * x, 0)
     np.testing.assert_array_equal(nkijax.run(indexed, N, x), want)
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_tile_of_a_body_lives_only_there(assigned):
+    """NKI's err_local_variable_used_out_of_scope; also of a result that was assigned, whose destination lives on."""
+
+    def kernel(n, x):
+        kept = nl.zeros((8, 4), dtype=np.float32)
+        for _ in range(scalar(nl.load(n))):
+            tile = nl.load(x) + 1.0
+            if assigned:
+                kept[...] = tile
+        return nl.copy(tile)  # type: ignore[possibly-unbound]
+
+    with pytest.raises(KernelError, match="allocated in the body of a dynamic loop lives only there"):
+        nkijax.trace(jit(kernel), N, np.ones((8, 4), np.float32))
+
+
+def test_a_result_that_was_assigned_is_used_in_a_loop_and_after_it():
+    def kernel(n, x):
+        tile, total = nl.load(x) + 1.0, nl.zeros((8, 4), dtype=np.float32)
+        kept = nl.ndarray((8, 4), dtype=np.float32)
+        kept[...] = tile
+        for _ in range(scalar(nl.load(n))):
+            total += tile
+        total += tile
+        return total + kept
+
+    assert (nkijax.run(jit(kernel), N, np.ones((8, 4), np.float32)) == 10).all()
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_variable_is_divided(k):
+    """Buffers that a dynamic loop takes in turn."""
+
+    def kernel(n, x):
+        out, ring = nl.zeros((8, 4), dtype=np.float32, buffer=nl.shared_hbm), nl.zeros((1, k, 4), dtype=np.float32)
+        for i in range(scalar(nl.load(n))):
+            ring[:, i % k] = nl.load(x[i].reshape((1, 4)))
+            nl.store(out[i // k + 2].reshape((1, 4)), ring[:, (i + 1) % k] + ring[:, i % k])
+        return out
+
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    want, ring = np.zeros_like(x), np.zeros((k, 4))
+    for i in range(5):
+        ring[i % k] = x[i]
+        want[i // k + 2] = ring[(i + 1) % k] + ring[i % k]
+    assert (nkijax.run(jit(kernel), np.array([[5]], np.int32), x) == want).all()
 
 
 def test_a_bound_computed_in_python():

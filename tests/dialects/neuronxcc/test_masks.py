@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nkijax import Unsupported
+from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.masks import affine_pattern, predicate_tile
 from nkijax.dialects.neuronxcc.predicate import region
@@ -45,5 +45,20 @@ def test_patterns_merge_dimensions():
     assert affine_pattern(5 * i + 3 * j + k + 2, (6, 4, 3)) == (5, ((1, 12),))
     assert affine_pattern(i + j - k, (6, 4, 3)) == (1, ((1, 4), (-1, 3)))
     a, b, c, d, e, f = nl.mgrid[0:2, 0:2, 0:2, 0:2, 0:2, 0:2]
-    with pytest.raises(Unsupported, match="at most 4"):
-        affine_pattern(a + b - c + d - e + f, (2, 2, 2, 2, 2, 2))
+    assert affine_pattern(a + b - c + d - e + f, (2, 2, 2, 2, 2, 2)) is None
+
+
+def test_more_dimensions_than_a_pattern_has():
+    """Indices and selections are then data."""
+    shape = (2, 2, 3, 2, 2, 2)
+
+    def numbers(a, b, c, d, e, f):
+        return a + 2 * b - c + 3 * d - e + f
+
+    def body(x):
+        form = numbers(*nl.mgrid[tuple(slice(0, n) for n in shape)])
+        tile = nisa.affine_select(form > 1, nisa.iota(form, nl.float32), -9.0, mask=form < 5)
+        return nl.add(tile, form).reshape((2, -1))
+
+    want = numbers(*np.indices(shape))
+    assert (ran(body) == (np.where(want < 5, np.where(want > 1, want, -9), 0) + want).reshape(2, -1)).all()

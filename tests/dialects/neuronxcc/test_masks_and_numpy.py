@@ -119,6 +119,22 @@ def selected(x, m):
     return t
 
 
+def merging(x, m):
+    """The tile with two free dimensions, and the mask so."""
+    i, j, k = nl.mgrid[0:5, 0:2, 0:3]
+    return x.reshape((5, 2, 3)), m.mapped(lambda form: form.compose([i, 3 * j + k], 3, (5, 2, 3)))
+
+
+def transposed_merged(x, m):
+    tile, mask = merging(x, m)
+    return nisa.nc_transpose(tile, mask=mask)
+
+
+def product_merged(x, m):
+    tile, mask = merging(x, m)
+    return nisa.nc_matmul(tile[mask], x)
+
+
 def square_sum(x, m, sums):
     return nisa.activation_reduce(np.square, x, reduce_op=np.add, reduce_res=sums, scale=0.5, mask=m)
 
@@ -164,6 +180,8 @@ INSTRUCTIONS = {
     "select_reduce": (selected, lambda m: assigned(np.where(X > 9, X, 0.5), m)),
     "transposed": (lambda x, m: nisa.nc_transpose(x, mask=m), lambda m: assigned(X.T, m.T, SHAPE[::-1])),
     "dma_transpose": (lambda x, m: nisa.dma_transpose(x, mask=m), lambda m: assigned(X.T, m.T, SHAPE[::-1])),
+    "transposed, merged": (transposed_merged, lambda m: assigned(X.T, m.T, SHAPE[::-1])),
+    "matmul, merged": (product_merged, lambda m: np.where(m.any(0)[:, None], (X * m).T @ X, FILL)),
     "sum": (lambda x, m: nl.sum(x, axis=[1], mask=m), lambda m: reduced("sum", m, 1)),
     "max": (lambda x, m: nisa.tensor_reduce(np.max, x, axis=1, keepdims=True, mask=m), lambda m: reduced("max", m, 1)),
     "min": (lambda x, m: nl.min(x[m], axis=-1), lambda m: reduced("min", m, 1)),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nkijax import Unsupported
+from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import jit
 from nkijax.dialects.neuronxcc import language as nl
@@ -109,11 +109,48 @@ def test_an_index_tile_of_several_columns():
     assert (out == want).all() and (back == whole).all()
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 5), st.sampled_from(["int", "slice", "grid", "irregular", "rows"]))
+def test_a_second_subscript(k, m, second):
+    """Of one by quotients and remainders, or by a slice and a quotient: it picks among the positions of the first."""
+
+    def keys(i, j):
+        return {
+            "int": (2, slice(1, 5)),
+            "slice": (slice(1, 4), slice(0, 6, 2)),
+            "grid": (i[:3] + 1, 2 * j[:, :3]),
+            "irregular": (i[:3] // 2, j[:, 3:] % m),
+            "rows": (i[:3] * 2 // 3,),
+        }[second]
+
+    i, j = np.arange(4)[:, None], np.arange(6)[None, :]
+    for spanned in (False, True):
+        want = NUMBERS[2:6, np.arange(6) // m] if spanned else NUMBERS[i * m // k % 12, (i + j) // m]
+        want = want[keys(i, j)]
+        first = lambda i, j, s=spanned: (slice(2, 6), nl.arange(6) // m) if s else (i * m // k % 12, (i + j) // m)  # noqa: E731
+
+        def body(y, first=first):
+            i, j = nl.arange(4)[:, None], nl.arange(6)[None, :]
+            found = y[first(i, j)][keys(i, j)]
+            parts = found.parts if hasattr(found, "parts") else [(tuple((0, n) for n in found.shape), found)]
+            out = np.full(found.shape, -1)
+            for box, part in parts:
+                out[tuple(slice(*b) for b in box)] = addresses(operand(part))
+            return out
+
+        got = inside(body, Y)
+        assert (got.reshape(np.shape(want)) == want).all()
+
+
 def test_refused():
     at = nl.arange(6)[:, None]
-    with pytest.raises(Unsupported, match="not subscripted again"):
-        inside(lambda x: x[at // 2, 0][0], X)
+    with pytest.raises(KernelError, match=r"dimension 0: index range \[6, 6\] exceeds 6"):
+        inside(lambda x: x[at // 2, 0][6], X)
+    with pytest.raises(Unsupported, match="takes ints, slices and index grids"):
+        inside(lambda x: x[at // 2, 0][None], X)
+    with pytest.raises(Unsupported, match="takes no run-time index"):
+        inside(lambda x, rows: x[at // 2, 0][nl.load(rows)[0, 0]], X, AT)
+    with pytest.raises(Unsupported, match="several columns of run-time indices is not subscripted again"):
+        inside(lambda x, rows: x[nl.load(rows)][0], X, AT)
     with pytest.raises(Unsupported, match="more than 1024 affine pieces"):
         inside(lambda x: x[0, nl.arange(3000)[None, :] * 3 // 2 % 7], X)
-    with pytest.raises(Unsupported, match="use nisa.dma_copy"):
-        inside(lambda x, rows: nl.load(x[nl.load(rows)], mode=nisa.oob_mode.skip), X, AT)

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nkijax
 from nkijax import KernelError
+from nkijax.dialects.neuronxcc import jit
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.predicate import Predicate, as_predicate, conjunction, everywhere, region
 
@@ -57,6 +59,38 @@ def test_python_truth_and_bools():
     assert region(p | True, SHAPE).full and conjunction(None, True).decided(()) is True
     with pytest.raises(KernelError, match="mask: must be"):
         as_predicate("all")
+
+
+RUN_TIME = {
+    "a tile against a grid": lambda t, i: nl.arange(5)[:, None] < t,
+    "a tile": lambda t, i: t > 2,
+    "a dynamic loop's index": lambda t, i: nl.arange(5)[:, None] + 2 * i < 4,
+    "both": lambda t, i: (i * 5 + nl.arange(5)[:, None] < t) & (nl.arange(6)[None, :] < 3),
+}
+
+
+@pytest.mark.parametrize("mask", RUN_TIME)
+@pytest.mark.parametrize("use", ["load", "store", "instruction", "subscript"])
+def test_what_only_the_run_knows_is_no_mask(mask, use):
+    """NKI's err_unsupported_expression_in_mask: masks are known at compile time; static loop indices are ints here."""
+
+    def kernel(x, n):
+        t = nl.load(n)
+        for i in nl.sequential_range(t):
+            m, tile = RUN_TIME[mask](t, i), nl.load(x)
+            if use == "load":
+                nl.load(x, mask=m)
+            elif use == "store":
+                nl.store(x, tile, mask=m)
+            elif use == "instruction":
+                nl.exp(tile, mask=m)
+            else:
+                tile[m if mask != "a tile" else nl.arange(6)[None, :] < 3][:, i]
+
+    with pytest.raises(
+        KernelError, match="must be affine in index grids, static loop indices and program_id, got what"
+    ):
+        nkijax.trace(jit(kernel), np.zeros(SHAPE, np.float32), np.array([[2]], np.int32))
 
 
 @st.composite

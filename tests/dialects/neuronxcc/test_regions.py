@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc.predicate import Predicate, region
-from nkijax.dialects.neuronxcc.regions import permuted, projected, truth
+from nkijax.dialects.neuronxcc.regions import flattened, permuted, projected, truth
 
 from .test_predicate import SHAPE, holds, lanes, predicates
 
@@ -34,3 +34,13 @@ def test_boxes_stay_boxes():
     assert where.box == ((0, 3), (0, 1)) and where.rest is None
     assert projected(region((i < 3) & (j <= i), SHAPE), (0, -1), (5, 1)).rest is None
     assert projected(region(False, SHAPE), (0, -1), (5, 1)).empty
+
+
+@settings(max_examples=100, deadline=None)
+@given(predicates())
+def test_merged_dimensions(mask: Predicate):
+    """A mask on (P, 3, 2) whose second form is that of (P, 6)."""
+    i, j, k = nl.mgrid[0:5, 0:3, 0:2]
+    parts = [i, 2 * j + k]
+    three = mask.mapped(lambda form: form.compose(parts, 3, (5, 3, 2)))
+    assert (lanes(flattened(region(three, (5, 3, 2)), 1)) == holds(mask, SHAPE)).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nkijax import Unsupported
+from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import isa as nisa
 from nkijax.dialects.neuronxcc import jit, simulate_kernel
 from nkijax.dialects.neuronxcc import language as nl
@@ -81,6 +81,19 @@ def test_nested_dynamic_loops_count_together():
     want = np.zeros((12, 6), np.float32)
     want.reshape(3, 4, 6)[:2, :3] = X[:2, :3, 0]
     assert (jit(kernel)(X, TWO) == want).all()
+
+
+def test_where_run_time_indices_of_rows_may_stand():
+    """NKI's err_indirect_indices_free_dim, and the one element that on-chip tensors take."""
+    rows = lambda n: nl.ndarray((n, 1), dtype=nl.int32)  # noqa: E731
+    with pytest.raises(KernelError, match="must be on the partition dimension, the first of the result"):
+        inside(lambda x: x[0:2, rows(4), 0], X)
+    with pytest.raises(KernelError, match="must be on the partition dimension, the first of the result"):
+        inside(lambda x: x[rows(3), 0][nl.arange(3)[None, :], nl.arange(2)[:, None]], X)
+    with pytest.raises(KernelError, match="a tile takes run-time indices of one element, got one for each row"):
+        inside(lambda x: nl.load(x[0, :, :, 0])[nl.arange(4)[:, None], rows(4)], X)
+    with pytest.raises(KernelError, match="takes part in no product or quotient"):
+        inside(lambda x: (nl.arange(4)[:, None] + rows(1).as_index()) // 3, X)
 
 
 def test_sums_and_what_is_refused():

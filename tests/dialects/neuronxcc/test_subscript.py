@@ -9,8 +9,9 @@ import nkijax
 from nkijax import KernelError, Unsupported
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc import simulate_kernel
+from nkijax.dialects.neuronxcc.bounds import OutOfBounds
 from nkijax.dialects.neuronxcc.subscript import _direct, _resolved
-from nkijax.dialects.neuronxcc.tensor import OutOfBounds, operand
+from nkijax.dialects.neuronxcc.tensor import operand
 
 X = np.arange(5 * 6 * 8, dtype=np.float32).reshape(5, 6, 8)
 

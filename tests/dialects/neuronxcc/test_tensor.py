@@ -7,7 +7,8 @@ import nkijax
 from nkijax import KernelError
 from nkijax.dialects.neuronxcc import language as nl
 from nkijax.dialects.neuronxcc import simulate_kernel
-from nkijax.dialects.neuronxcc.tensor import OutOfBounds, allocate, boxed, broadcast, face
+from nkijax.dialects.neuronxcc.bounds import OutOfBounds
+from nkijax.dialects.neuronxcc.tensor import allocate, boxed, broadcast, face
 
 from .test_subscript import inside
 
