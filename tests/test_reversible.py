@@ -90,6 +90,11 @@ def test_reverse_over_forward_mode(few_slots):
     same(jax.jit(along(counting, n))(X, W), jax.jit(along(plain, 4))(X, W))
 
 
+def test_reverse_over_reverse_mode(few_slots):
+    twice = lambda f, n: jax.grad(lambda w: (jax.grad(f, 1)(X, w, n) ** 2).sum())  # noqa: E731
+    same(jax.jit(twice(counting, np.int32(3)))(W), jax.jit(twice(plain, 3))(W))
+
+
 def test_checkpoint():
     same(jax.jit(jax.grad(jax.checkpoint(counting)))(X, W, np.int32(5)), jax.grad(plain)(X, W, 5))
 
