@@ -10,6 +10,7 @@ import pytest
 import nkijax
 from examples import dynamic_loops, flash_attention, matmul_4096, paged_gather, softmax
 from nkijax import api, cli
+from nkijax.cost import cost
 
 SMALL: dict[str, dict[str, int]] = {
     "dynamic_loops": {"tiles": 8, "free": 128},
@@ -28,17 +29,27 @@ def test_example(name: str, capsys: pytest.CaptureFixture[str]):
     assert " us" in capsys.readouterr().out  # it prints its cost
 
 
+def modelled(form: int, tiles: int) -> float:
+    """us on a trn1, of tiles [128, 2048]."""
+    src, count = np.zeros((tiles, 128 * 2048), np.float32), np.array([[tiles]], np.int32)
+    program = nkijax.trace(dynamic_loops.exp_tiles, src, count, form, target="trn1", rolled=False)
+    turns = tiles // 4 if form == dynamic_loops.FORI_FOUR else tiles
+    return cost(program, (turns,) * len(program.loops)).total_us
+
+
+@pytest.mark.filterwarnings("ignore:nki.language.dynamic_range is deprecated")
 def test_loops_cost_what_was_measured():
     """Issue 1411 of aws-neuron-sdk: us of 64 tiles, and of a turn in a profile of 16."""
-    from_range, fori, _, four, dynamic, _ = dynamic_loops.main()
-    assert from_range == pytest.approx(483, rel=0.03)
-    assert fori == pytest.approx(1147, rel=0.03)
-    assert four == pytest.approx(653, rel=0.08)
-    assert dynamic == pytest.approx(1147, rel=0.03)
-    _, fori, register, _, _, by_while = (us / 16 for us in dynamic_loops.main(tiles=16))
-    assert fori == pytest.approx(17.9, rel=0.03)
-    assert register == pytest.approx(17.9, rel=0.03)
-    assert by_while == pytest.approx(18.27, rel=0.05)
+    for form, (us, rel) in {
+        dynamic_loops.RANGE: (483, 0.03),
+        dynamic_loops.FORI: (1147, 0.03),
+        dynamic_loops.FORI_FOUR: (653, 0.08),
+        dynamic_loops.DYNAMIC_RANGE: (1147, 0.03),
+    }.items():
+        assert modelled(form, 64) == pytest.approx(us, rel=rel)
+    assert modelled(dynamic_loops.FORI, 16) / 16 == pytest.approx(17.9, rel=0.03)
+    assert modelled(dynamic_loops.FORI_REGISTER, 16) / 16 == pytest.approx(17.9, rel=0.03)
+    assert modelled(dynamic_loops.WHILE, 16) / 16 == pytest.approx(18.27, rel=0.05)
 
 
 @pytest.mark.filterwarnings("ignore:nki.language.dynamic_range is deprecated")
