@@ -245,7 +245,7 @@ class _Lowering:
             return run(carry), [deferred[a].array for a in outputs]
 
         turns = jnp.arange(node.count, dtype=np.int32)
-        scan = scanned.scan if id(node) in self.how.lookups else lax.scan
+        scan = scanned.scan if id(node) in self.how.lookups else scanned.plain
         carry, ys = scan(body, env.pack(keys), [turns, *(s.array for s in inputs.values())])
         env.unpack(keys, carry)
         for a, y in zip(outputs, ys, strict=True):

@@ -28,6 +28,7 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from nkijax.bits import as_before, as_bits
 from nkijax.closed import Closed, close
 from nkijax.linear import Linear, linear_map
 
@@ -95,16 +96,18 @@ class _Loop:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _run(loop: _Loop, trips: jax.Array, consts: list[jax.Array], carry: Carry) -> tuple[jax.Array, Carry]:
     """The trip count and the last carry."""
+    floats = lambda bits: [as_before(x, like.dtype) for x, like in zip(bits, carry, strict=True)]  # noqa: E731
 
     def running(state: tuple[jax.Array, Carry]) -> jax.Array:
-        k, carry = state
-        return k < trips if loop.condition is None else loop.running(consts, k, carry)
+        k, bits = state
+        return k < trips if loop.condition is None else loop.running(consts, k, floats(bits))
 
     def turn(state: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
-        k, carry = state
-        return k + 1, loop.turn(consts, k, carry)
+        k, bits = state
+        return k + 1, [as_bits(x) for x in loop.turn(consts, k, floats(bits))]
 
-    return lax.while_loop(running, turn, (varying(jnp.zeros_like(trips)), carry))
+    n, bits = lax.while_loop(running, turn, (varying(jnp.zeros_like(trips)), [as_bits(x) for x in carry]))
+    return n, floats(bits)
 
 
 @partial(_run.defjvp, symbolic_zeros=True)

@@ -1,7 +1,9 @@
-"""`lax.scan`, which on the way back gathers the cotangents of what its turns look up in place.
+"""`lax.scan`, made cheaper where JAX or XLA would touch all of an array in every turn.
 
-JAX adds a cotangent of its whole size to that of a constant in every turn, though the turn looks at a few elements
-(a page of a cache, a row of a table): work that grows with the turns times the constant.
+On the way back JAX adds a cotangent of its whole size to that of a constant in every turn, though the turn looks at a
+few elements (a page of a cache, a row of a table): work that grows with the turns times the constant.  `scan` gathers
+those cotangents in place.  On the way forth XLA on a CPU copies all of a carried array of narrow floats in every turn
+that updates a part of it: both loops here carry it as integers (see `nkijax.bits`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from jax.core import eval_jaxpr
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Jaxpr, Var
 
+from nkijax.bits import as_before, as_bits, is_narrow
 from nkijax.closed import Closed, close
 from nkijax.linear import Linear, linear_map
 from nkijax.reversible import varying
+
+WORTH_BYTES = 1 << 20  # of narrow floats in a carry: what a loop's body, traced once more, is worth
 
 Arrays = list[jax.Array]
 Body = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]
@@ -28,11 +33,21 @@ Body = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]
 
 def scan(body: Body, carry: Sequence[jax.Array], xs: Sequence[jax.Array]) -> tuple[Arrays, Arrays]:
     """`lax.scan(body, carry, xs)` of lists of arrays."""
-    carry, xs = list(carry), list(xs)
+    return _closed(_scan, body, list(carry), list(xs))
+
+
+def plain(body: Body, carry: Sequence[jax.Array], xs: Sequence[jax.Array]) -> tuple[Arrays, Arrays]:
+    """The same with JAX's own derivative, for loops that look nothing up."""
+    if sum(x.size * x.dtype.itemsize for x in carry if is_narrow(x.dtype)) < WORTH_BYTES:
+        return lax.scan(body, list(carry), list(xs))
+    return _closed(_plain, body, list(carry), list(xs))
+
+
+def _closed(run: Callable[..., Arrays], body: Body, carry: Arrays, xs: Arrays) -> tuple[Arrays, Arrays]:
     n, m = len(carry), len(xs)
     flat = lambda *args: [y for ys in body(list(args[:n]), list(args[n:])) for y in ys]  # noqa: E731
     consts, closed = close(flat, *carry, *(x[0] for x in xs))
-    out = _scan(_Scan(closed, n, m), *consts, *carry, *xs)
+    out = run(_Scan(closed, n, m), *consts, *carry, *xs)
     return out[:n], out[n:]
 
 
@@ -45,20 +60,62 @@ class _Scan:
     turned: int
 
     def __call__(self, *args: jax.Array) -> Arrays:
+        return self._run(args, lambda x: x)
+
+    def in_bits(self, *args: jax.Array) -> Arrays:
+        """The same with a carry of integers for narrow floats, through which nothing is differentiated."""
+        return self._run(args, as_bits)
+
+    def _run(self, args: Sequence[jax.Array], held: Callable[[jax.Array], jax.Array]) -> Arrays:
         n = len(args) - self.carried - self.turned
         consts, carry, xs = args[:n], list(args[n : n + self.carried]), list(args[n + self.carried :])
+        floats = lambda kept: [as_before(x, like.dtype) for x, like in zip(kept, carry, strict=True)]  # noqa: E731
 
-        def body(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
-            out = self.turn(consts, *carry, *x)
-            return out[: self.carried], out[self.carried :]
+        def body(kept: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+            out = self.turn(consts, *floats(kept), *x)
+            return [held(x) for x in out[: self.carried]], out[self.carried :]
 
-        carry, ys = lax.scan(body, carry, xs)
-        return [*carry, *ys]
+        kept, ys = lax.scan(body, [held(x) for x in carry], xs)
+        return [*floats(kept), *ys]
+
+    def partly(self, primals: Sequence[jax.Array], moving: Sequence[int]) -> Callable[..., tuple[Arrays, Arrays]]:
+        """The floats among the results as a function of the arguments that move; beside them, all results."""
+
+        def of(*moved: jax.Array) -> tuple[Arrays, Arrays]:
+            args = list(primals)
+            for i, x in zip(moving, moved, strict=True):
+                args[i] = x
+            out = self(*args)
+            return [x for x in out if jnp.issubdtype(x.dtype, jnp.inexact)], out
+
+        return of
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _plain(f: _Scan, *args: jax.Array) -> Arrays:
+    return f.in_bits(*args)
+
+
+@partial(_plain.defjvp, symbolic_zeros=True)
+def _differentiate_plainly(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    given = [primals[i] for i in moving], [tangents[i] for i in moving]
+    _, moved, out = jax.jvp(f.partly(primals, moving), *given, has_aux=True)
+    return out, _beside(out, moved)
+
+
+def _beside(out: Arrays, moved: Arrays) -> list[Any]:
+    """The tangent of each result, where `moved` has those of the floats."""
+    rest = iter(moved)
+    inexact = (jnp.issubdtype(x.dtype, jnp.inexact) for x in out)
+    return [
+        next(rest) if ok else SymbolicZero(jax.typeof(x).to_tangent_aval()) for ok, x in zip(inexact, out, strict=True)
+    ]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _scan(f: _Scan, *args: jax.Array) -> Arrays:
-    return f(*args)
+    return f.in_bits(*args)
 
 
 @partial(_scan.defjvp, symbolic_zeros=True)
@@ -66,15 +123,7 @@ def _differentiate(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
     moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
     gathers = f.turn.gathers
     gathered = {k for k, i in enumerate(moving) if i < len(gathers) and gathers[i]}
-
-    def partly(*moved: jax.Array) -> tuple[Arrays, Arrays]:
-        args = list(primals)
-        for i, x in zip(moving, moved, strict=True):
-            args[i] = x
-        out = f(*args)
-        return [x for x in out if jnp.issubdtype(x.dtype, jnp.inexact)], out
-
-    _, derivative, out = jax.linearize(partly, *(primals[i] for i in moving), has_aux=True)
+    _, derivative, out = jax.linearize(f.partly(primals, moving), *(primals[i] for i in moving), has_aux=True)
     given = [tangents[i] for i in moving]
     closed = jax.make_jaxpr(derivative)(*given)
     if not _come_first({closed.jaxpr.invars[k] for k in gathered}, closed.jaxpr):
@@ -93,11 +142,7 @@ def _differentiate(f: _Scan, primals: Any, tangents: Any) -> tuple[Any, Any]:
         return [r[...] if k in gathered else x for k, (r, x) in enumerate(zip(refs, out, strict=True))]
 
     maps = Linear(push, pull, partial(pull, in_place=False))
-    moved = iter(linear_map(maps, closed.consts, given))
-    inexact = (jnp.issubdtype(x.dtype, jnp.inexact) for x in out)
-    return out, [
-        next(moved) if ok else SymbolicZero(jax.typeof(x).to_tangent_aval()) for ok, x in zip(inexact, out, strict=True)
-    ]
+    return out, _beside(out, linear_map(maps, closed.consts, given))
 
 
 def _come_first(gathered: set[Var], jaxpr: Jaxpr) -> bool:

@@ -10,6 +10,7 @@ from jax import lax
 
 from nkijax import reversible
 from nkijax.reversible import fori_loop, while_loop
+from nkijax.update import updated
 
 X, W = np.linspace(0.1, 1, 5, dtype=np.float32), np.float32(0.7)
 TRIPS = (0, 1, 2, 3, 4, 9, 10, 31)  # of 3 slots: none, some, all; two levels; strides of more than 3
@@ -159,6 +160,23 @@ def test_constants_gather_their_cotangents_in_place(monkeypatch):
     text = jax.jit(jax.grad(loss)).lower(jnp.ones((n, f)), jnp.int32(n)).compile().as_text()
     whole = [line for line in text.splitlines() if f"= f32[{2 * n},{f // 2}]" in line or f"= f32[{n},{f}]" in line]
     assert whole and not any(" add(" in line or " copy(" in line for line in whole)
+
+
+def test_narrow_floats_are_updated_in_place():
+    """XLA on a CPU would copy all of them in each turn."""
+
+    def put(k, carry):
+        whole, row = carry
+        return [updated(lambda old, x, k: lax.dynamic_update_slice(old, x, (k, 0)), whole, row + 1, k), row + 1]
+
+    given = jnp.zeros((32, 96), jnp.bfloat16), jnp.zeros((1, 96), jnp.bfloat16)
+    compiled = jax.jit(lambda n, *carry: fori_loop(n, put, carry)[0]).lower(jnp.int32(3), *given).compile()
+    assert compiled(jnp.int32(3), *given)[:5, 0].tolist() == [1, 2, 3, 0, 0]
+    if jax.default_backend() == "cpu":
+        inner = [part for part in compiled.as_text().split("\n\n") if part.startswith("%")]
+        assert any("u16[32,96]" in part for part in inner) and not any("bf16[32,96]" in part for part in inner)
+    slope = jax.grad(lambda row: fori_loop(3, put, [given[0], row])[0].astype(jnp.float32).sum())(given[1])
+    assert (slope == 3).all()
 
 
 def test_larger_states_get_fewer_slots():

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from nkijax import scanned
+from nkijax.update import updated
 
 TABLE = np.linspace(-1, 1, 35, dtype=np.float32).reshape(7, 5)
 FIRST, STEPS = np.ones(5, np.float32), np.arange(12, dtype=np.float32).reshape(4, 3) / 12
@@ -77,3 +78,48 @@ def test_no_turn_adds_a_whole_constant():
     grads = (jax.jit(jax.grad(partial(loss, scan))).lower(TABLE, FIRST, STEPS) for scan in (scanned.scan, lax.scan))
     own, plain = (len(re.findall(r"stablehlo.add .*tensor<7x5xf32>", g.as_text())) for g in grads)
     assert plain == 1 and own == 0
+
+
+# ---- narrow floats
+
+
+def written(scan, whole, row):
+    """Rows put into a matrix of narrow floats, each the sine of the one before."""
+
+    def body(carry, k):
+        (whole, row, n), (k,) = carry, k
+        row = jnp.sin(row * 1.5).astype(row.dtype)
+        return [updated(lambda old, x, k: lax.dynamic_update_slice(old, x, (k, 0)), whole, row, k), row, n + 1], [
+            row[0]
+        ]
+
+    (whole, row, n), (rows,) = scan(body, [whole, row, jnp.int32(0)], [jnp.asarray(ROWS)])
+    return whole, row, rows, n
+
+
+def weighed(scan, whole, row):
+    whole, row, rows, _ = written(scan, whole, row)
+    return sum((jnp.float32(x) ** 2).sum() for x in (whole, row, rows))
+
+
+@pytest.mark.parametrize("ours", [scanned.scan, scanned.plain])
+def test_a_carry_of_narrow_floats(monkeypatch, ours):
+    monkeypatch.setattr(scanned, "WORTH_BYTES", 0)
+    given = jnp.asarray(TABLE, jnp.bfloat16), jnp.full((1, 5), 0.5, jnp.bfloat16)
+
+    def same(f):
+        got, want = (jax.tree.leaves(jax.jit(partial(f, scan))(*given)) for scan in (ours, lax.scan))
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(np.float32(g), np.float32(w))
+
+    same(written)
+    same(lambda scan, *a: jax.grad(partial(weighed, scan), (0, 1))(*a))
+    if jax.default_backend() == "cpu":  # XLA would copy all of them in each turn
+        text = jax.jit(partial(written, ours)).lower(*given).compile().as_text()
+        inner = [part for part in text.split("\n\n") if part.startswith("%")]
+        assert any("u16[7,5]" in part for part in inner) and not any("bf16[7,5]" in part for part in inner)
+
+
+def test_a_small_carry_is_left_to_jax(monkeypatch):
+    monkeypatch.setattr(scanned, "_closed", None)
+    assert written(scanned.plain, jnp.zeros((7, 5), jnp.bfloat16), jnp.ones((1, 5), jnp.bfloat16))[3] == len(ROWS)
