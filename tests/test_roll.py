@@ -44,6 +44,19 @@ def test_a_tile_loop_folds_to_one_turn():
     assert isinstance(repeat, Repeat) and repeat.count == 8 and len(repeat.body) == 2
 
 
+def test_names_of_their_own_keep_no_turns_apart():
+    def kernel(r, x):
+        for i in range(8):
+            t = tile(r)
+            r.emit(DmaCopy(t, x.slice(0, i * 128, i * 128 + 128), name=f"load_{i}"))
+            r.emit(DmaCopy(x.slice(0, i * 128, i * 128 + 128), t, name=f"store_{i}"))
+
+    program = record(kernel)
+    (repeat,) = roll(program).body
+    assert isinstance(repeat, Repeat) and repeat.count == 8 and len(repeat.body) == 2
+    assert unroll(roll(program)) == program and [i.name for i in program.body[:4:2]] == ["load_0", "load_1"]
+
+
 @pytest.mark.parametrize("turns", [4, 64])
 def test_the_rolled_size_does_not_depend_on_the_turns(turns):
     def kernel(r, x):
