@@ -38,15 +38,25 @@ SUPPORT = ("<!-- support -->", "<!-- /support -->")  # around the table in a REA
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the script's own exit status, or 0."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.command == "isa":
         return _isa(options.markdown)
     if options.command == "regress":
         with _compilations_kept():
             return regress.main(options)
+    module, words = bool(options.module), options.module or options.script
+    if not words:
+        parser.error(f"{options.command} needs a script, or -m MODULE")
+    if not module and not os.path.exists(words[0]):
+        parser.error(f"no such file: {words[0]}")
     observer: Observer | None = {"profile": _print_cost, "trace": _print_program()}.get(options.command)
-    with _as_script(options), _compilations_kept(), imports.installed(shadow=True), _observed(observer):
-        runpy.run_path(options.script, run_name="__main__")
+    folder = os.getcwd() if module else os.path.dirname(os.path.abspath(words[0]))
+    with _as_script(options, words, folder), _compilations_kept(), imports.installed(shadow=True), _observed(observer):
+        if module:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
     return 0
 
 
@@ -63,8 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--precise", type=int, choices=(0, 1), help="0 stores every float as float32")
         command.add_argument("--loops", choices=LOOPS, help="how repeats of static loops run; default: auto")
         command.add_argument("--strict", action="store_const", const=1, help="a tensor beyond the memory is an error")
-        command.add_argument("script", type=_file, help="a Python file")
-        command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+        rest = {"nargs": argparse.REMAINDER, "default": []}
+        command.add_argument("-m", dest="module", metavar="MODULE", help="a module, and its arguments, instead", **rest)
+        command.add_argument("script", metavar="SCRIPT", help="a Python file, and its arguments", **rest)
     what = "run the cases of a file or a folder, and compare them with their references and a stored baseline"
     regress.add_arguments(commands.add_parser("regress", help=what, description=what))
     what = "every public name of NKI 0.6: emulated, without effect, unsupported or removed, and why"
@@ -98,14 +109,8 @@ def _target(name: str) -> str:
     return name
 
 
-def _file(path: str) -> str:
-    if not os.path.exists(path):
-        raise argparse.ArgumentTypeError(f"no such file: {path}")
-    return path
-
-
 @contextlib.contextmanager
-def _as_script(options: argparse.Namespace) -> Iterator[None]:
+def _as_script(options: argparse.Namespace, words: Sequence[str], folder: str) -> Iterator[None]:
     """What a script expects of its process: sys.argv, its folder first in sys.path; and the options as environment."""
     environment = {
         "NEURON_PLATFORM_TARGET_OVERRIDE": options.target,
@@ -114,9 +119,9 @@ def _as_script(options: argparse.Namespace) -> Iterator[None]:
         "NKIJAX_STRICT": options.strict,
     }
     before = {name: os.environ.get(name) for name in environment}
-    argv, folder = sys.argv, os.path.dirname(os.path.abspath(options.script))
+    argv = sys.argv
     os.environ.update({name: str(value) for name, value in environment.items() if value is not None})
-    sys.argv = [options.script, *options.arguments]
+    sys.argv = list(words)
     sys.path.insert(0, folder)
     try:
         yield

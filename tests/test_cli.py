@@ -64,6 +64,21 @@ def test_run(script, capsys):
     assert jax.config.jax_compilation_cache_dir == cache
 
 
+def test_run_a_module(script, capsys, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(script))
+    before = list(sys.argv), list(sys.path)
+    assert main(["run", "--target", "trn2", "-m", "script", "-q", "here"]) == 0
+    assert capsys.readouterr().out == "beside ['-q', 'here'] gen3 None\n"
+    assert before == (sys.argv, sys.path)
+
+
+@pytest.mark.parametrize("given, why", [([], "needs a script, or -m MODULE"), (["gone.py"], "no such file: gone.py")])
+def test_nothing_to_run(given, why, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", *given])
+    assert exit_.value.code == 2 and why in capsys.readouterr().err
+
+
 def test_options(script, capsys):
     assert main(["run", "--target", "trn1", "--precise", "0", script]) == 0
     assert capsys.readouterr().out == "beside [] gen2 0\n"
