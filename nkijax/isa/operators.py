@@ -23,6 +23,7 @@ from jax import lax
 
 from nkijax import dtypes
 from nkijax.isa import rules
+from nkijax.isa.extremes import extreme
 from nkijax.machine import Engine, Generation, Memory, Target
 from nkijax.program import Instruction, Read
 from nkijax.view import View
@@ -138,30 +139,6 @@ def _fold(function: Function) -> Function:
     return partial(function, axis=-1)
 
 
-def _extreme(function: Function) -> Function:
-    """The greatest or the least along the last dimension, with JAX's derivative, which equal ones share.
-
-    A way back that is saved for later saves which they are, in a byte each where JAX's own saves a float.
-    """
-    return lambda x: (_shared_extreme if jnp.issubdtype(x.dtype, jnp.floating) else _plain_extreme)(function, x)
-
-
-def _plain_extreme(function: Function, x: jax.Array) -> jax.Array:
-    return function(x, axis=-1)
-
-
-_shared_extreme = jax.custom_jvp(_plain_extreme, nondiff_argnums=(0,))
-
-
-@_shared_extreme.defjvp
-def _extreme_jvp(function: Function, primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Any, Any]:
-    (x,), (dx,) = primals, tangents
-    extreme = function(x, axis=-1)
-    chosen = x == extreme[..., None]
-    moved = jnp.where(chosen, dx, jnp.zeros((), dx.dtype)).sum(-1)
-    return extreme, moved / chosen.sum(-1, dtype=dx.dtype)
-
-
 def _fold_bits(function: Function) -> Function:
     return lambda x: function(x, (x.ndim - 1,))
 
@@ -183,8 +160,8 @@ _ALU_ROWS = (
     _arithmetic("add", jnp.add, reduction=_fold(jnp.sum), identity=0.0, reducible=True, integers=True),
     _arithmetic("subtract", jnp.subtract, reduction=_subtract_all, identity=0.0, reducible=True, integers=True),
     _arithmetic("multiply", jnp.multiply, reduction=_fold(jnp.prod), identity=1.0, reducible=True, integers=True),
-    _arithmetic("maximum", jnp.maximum, reduction=_extreme(jnp.max), identity=-math.inf, reducible=True, integers=True),
-    _arithmetic("minimum", jnp.minimum, reduction=_extreme(jnp.min), identity=math.inf, reducible=True, integers=True),
+    _arithmetic("maximum", jnp.maximum, reduction=extreme(jnp.max), identity=-math.inf, reducible=True, integers=True),
+    _arithmetic("minimum", jnp.minimum, reduction=extreme(jnp.min), identity=math.inf, reducible=True, integers=True),
     _compare("equal", jnp.equal),
     _compare("not_equal", jnp.not_equal),
     _compare("greater_equal", jnp.greater_equal),
