@@ -55,6 +55,7 @@ from nkijax.dialects.neuronxcc.isa_reduce import (
     select_reduce,
     tensor_partition_reduce,
     tensor_reduce,
+    tensor_scalar_cumulative,
 )
 from nkijax.dialects.neuronxcc.isa_search import (
     builtin_custom_op,

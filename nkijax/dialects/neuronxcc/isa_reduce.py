@@ -30,7 +30,8 @@ from nkijax.dialects.neuronxcc.isa_dma import truth
 from nkijax.dialects.neuronxcc.predicate import Region
 from nkijax.dialects.neuronxcc.regions import projected
 from nkijax.dialects.neuronxcc.tensor import Tile, allocate, boxed, operand, result
-from nkijax.errors import KernelError
+from nkijax.errors import KernelError, Unsupported
+from nkijax.isa.accumulating import TensorScalarCumulative
 from nkijax.isa.operators import ReduceCmd
 from nkijax.isa.reduce import TensorPartitionReduce
 from nkijax.isa.selecting import FLOAT32_MIN, RangeSelect, SelectReduce
@@ -160,6 +161,31 @@ def select_reduce(
         emit.put(view, found, where)
     if res is not None:
         res.settle()
+
+
+def tensor_scalar_cumulative(
+    src, dst, op0, op1, imm0, imm1=None, reduce_cmd=constants.reduce_cmd.reset_reduce, mask=None, dtype=None, **hints
+) -> None:
+    """r[i] = (src[i] <op0> imm0) <op1> r[i-1] along F; dst = r; imm0, imm1 are numbers or (P, 1).
+
+    `reduce_cmd` says what r starts from: the operator's identity, the last r before (`reduce`) or imm1 (`load_reduce`).
+    A mask must leave a box: the running value of lanes that it hides is not emulated.
+    """
+    del hints, dtype
+    api = f"{_API}.tensor_scalar_cumulative"
+    to, tile = tile_of(dst, f"{api} dst"), tile_of(src, f"{api} src")
+    where = joint(api, mask, [to, tile], to.shape)
+    if where.empty:
+        return
+    if where.rest is not None:
+        raise Unsupported(f"{api} mask: must leave a box")
+    x = emit.view_in(tile, to.shape, where, api)
+    given = [None if v is None else number_or_column(v, f"{api} {n}") for n, v in (("imm0", imm0), ("imm1", imm1))]
+    first, start = (None if v is None else spread(as_float32(emit.view_in(v, to.shape, where, api)), x) for v in given)
+    inner, outer = alu(op0, f"{api} op0"), alu(op1, f"{api} op1")
+    assert inner is not None and outer is not None
+    view, register = operand(to, None, where, api), accumulator("vector", x, where)
+    current(api).emit(TensorScalarCumulative(view, x, inner, outer, first, start, reduce_cmd, register))
 
 
 def _narrow(flags: View) -> View:

@@ -42,6 +42,7 @@ SIGNATURES = {
     "tensor_copy_predicated": "src dst predicate reverse_pred mask dtype",
     "tensor_partition_reduce": "op data mask dtype",
     "tensor_reduce": "op data axis mask dtype negate keepdims",
+    "tensor_scalar_cumulative": "src dst op0 op1 imm0 imm1 reduce_cmd mask dtype",
     "tensor_scalar": "data op0 operand0 reverse0 op1 operand1 reverse1 dtype mask engine",
     "tensor_scalar_reduce": "data op0 operand0 reduce_op reduce_res reverse0 dtype mask",
     "tensor_tensor": "data1 data2 op dtype mask engine",

@@ -104,6 +104,36 @@ def test_select_reduce_without_a_maximum():
     close(computed(emit, X, (Y > 0).astype(np.uint8), c), want)
 
 
+def test_tensor_scalar_cumulative_goes_on_from_where_it_was():
+    def emit(x, start):
+        to = nl.ndarray((8, 6), dtype=np.float32)
+        for part, command in ((slice(0, 2), "reset_reduce"), (slice(2, 4), "reduce"), (slice(4, 6), "load_reduce")):
+            nisa.tensor_scalar_cumulative(
+                src=x[:, part], dst=to[:, part], op0=np.multiply, op1=np.add, imm0=2.0,
+                imm1=start if command == "load_reduce" else None, reduce_cmd=getattr(nisa.reduce_cmd, command),
+            )  # fmt: skip
+        return to
+
+    start = X[:, :1].copy()
+    want = 2 * np.cumsum(X, 1)
+    want[:, 4:] = start + 2 * np.cumsum(X[:, 4:], 1)
+    close(computed(emit, X, start), want, 1e-5)
+
+
+def test_tensor_scalar_cumulative_under_a_mask():
+    def emit(x, mask):
+        to = nl.full((8, 6), 7.0, dtype=np.float32)
+        nisa.tensor_scalar_cumulative(x, to, np.add, np.maximum, imm0=1.0, mask=mask())
+        return to
+
+    want = np.full((8, 6), 7, np.float32)
+    want[:5, :4] = np.maximum.accumulate(X[:5, :4] + 1, 1)
+    box = lambda: (nl.arange(8)[:, None] < 5) & (nl.arange(6)[None, :] < 4)  # noqa: E731
+    close(computed(lambda x: emit(x, box), X), want, 1e-6)
+    with pytest.raises(nkijax.Unsupported, match="mask: must leave a box"):
+        computed(lambda x: emit(x, lambda: nl.arange(8)[:, None] >= nl.arange(6)[None, :]), X)
+
+
 def test_range_select():
     low, high = np.full((8, 1), 2, np.float32), np.arange(8, dtype=np.float32)[:, None]
 
