@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -32,7 +33,8 @@ P = 128
 class Case:
     """A kernel at one size.  `numpy` does the kernel's tiles one after another; `tolerance` is of the largest value.
 
-    `by_hand` are the same tiles in JAX.
+    `by_hand` are the same tiles in JAX.  `formula`: the kernel's formula written out, where `reference` knows a shortcut
+    on the way back, as `jax.nn.softmax` does: it does not differentiate the maximum.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Case:
     numpy: Callable[..., np.ndarray]
     tolerance: float = 1e-4
     by_hand: Mapping[str, Callable[..., jax.Array]] = field(default_factory=dict)
+    formula: Callable[..., jax.Array] | None = None
 
     @property
     def floats(self) -> tuple[int, ...]:
@@ -198,17 +201,23 @@ def plain_softmax(x: jax.Array) -> jax.Array:
     return jax.nn.softmax(x, axis=-1)
 
 
+def written_softmax(x: jax.Array) -> jax.Array:
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
 def plain_rmsnorm(x: jax.Array, weight: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * weight
 
 
-def plain_paged(q: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, used: jax.Array) -> jax.Array:
+def plain_paged(
+    q: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, used: jax.Array, softmax: Callable = plain_softmax
+) -> jax.Array:
     sequences, d, _ = q.shape
     keys, values = k[table[:, :, 0]], v[table[:, :, 0]]  # (sequences, blocks, d, 128), (sequences, blocks, 128, d)
     scores = jnp.einsum("sdq,sbdt->sqbt", q, keys).reshape(sequences, P, -1) / math.sqrt(d)
     inside = jnp.arange(scores.shape[2])[None, None] < P * used[:, :, None]
-    weights = jax.nn.softmax(jnp.where(inside, scores, -jnp.inf), axis=-1)
-    return weights @ values.reshape(sequences, -1, d)
+    return softmax(jnp.where(inside, scores, -jnp.inf)) @ values.reshape(sequences, -1, d)
 
 
 # ---- the same tiles in plain NumPy
@@ -296,7 +305,8 @@ def attention_case(seq: int, d: int = P) -> Case:
 def paged_case(sequences: int, blocks: int) -> Case:
     tiles = {"scan": by_hand.paged_scan, "vmap": by_hand.paged_vmap}
     name, inputs = f"paged attention, {sequences} x {blocks} pages", paged_inputs(sequences, blocks)
-    return Case(name, paged_attention, inputs, plain_paged, numpy_paged, by_hand=tiles)
+    formula = partial(plain_paged, softmax=written_softmax)
+    return Case(name, paged_attention, inputs, plain_paged, numpy_paged, by_hand=tiles, formula=formula)
 
 
 def matmul_case(n: int, dtype: Any = np.float32, label: str = "fp32", tolerance: float = 1e-4) -> Case:
@@ -305,7 +315,8 @@ def matmul_case(n: int, dtype: Any = np.float32, label: str = "fp32", tolerance:
 
 
 def softmax_case(rows: int) -> Case:
-    return Case(f"softmax {rows}²", softmax, _random((rows, rows)), plain_softmax, numpy_softmax)
+    inputs = _random((rows, rows))
+    return Case(f"softmax {rows}²", softmax, inputs, plain_softmax, numpy_softmax, formula=written_softmax)
 
 
 def cases(quick: bool) -> list[Case]:

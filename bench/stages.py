@@ -76,14 +76,23 @@ def weights(case: Case) -> jax.Array:
 
 
 def gradient(case: Case, budget: Budget) -> dict[str, float]:
-    """Time of the gradient, beside that of the same formula in plain JAX."""
+    """Time of the gradient, beside those of the same math in plain JAX and of the kernel's formula written out."""
     arrays = [jnp.asarray(x) for x in case.inputs]
     kernel, w = nkijax.function(case.kernel, target=TARGET), weights(case)
     ours, plain = (slope(f, case, w) for f in (kernel, case.reference))
     errors = [measure.error(a, b) for a, b in zip(ours(*arrays), plain(*arrays), strict=True)]
     assert max(errors) < case.tolerance, (case.name, errors)
-    mine, theirs, ratio = measure.paired(lambda: ours(*arrays), lambda: plain(*arrays), budget)
-    return {"gradient": mine, "JAX gradient": theirs, "gradient / JAX": ratio, "gradient error": max(errors)}
+    written = plain if case.formula is None else slope(case.formula, case, w)
+    works = {name: partial(f, *arrays) for name, f in (("ours", ours), ("plain", plain), ("written", written))}
+    seconds(works["written"])
+    times = measure.in_turns(works, budget)
+    return {
+        "gradient": measure.median(times["ours"]),
+        "JAX gradient": measure.median(times["plain"]),
+        "gradient / JAX": measure.ratio(times["ours"], times["plain"]),
+        "gradient / formula": measure.ratio(times["ours"], times["written"]),
+        "gradient error": max(errors),
+    }
 
 
 def by_hand(case: Case, run: Callable[[], Any], budget: Budget) -> dict[str, float]:
