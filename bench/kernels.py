@@ -33,8 +33,8 @@ P = 128
 class Case:
     """A kernel at one size.  `numpy` does the kernel's tiles one after another; `tolerance` is of the largest value.
 
-    `by_hand` are the same tiles in JAX.  `formula`: the kernel's formula written out, where `reference` knows a shortcut
-    on the way back, as `jax.nn.softmax` does: it does not differentiate the maximum.
+    `by_hand` are the same tiles in JAX.  `formula`: the kernel's formula written out, where `reference` takes a
+    shortcut on the way back, as `jax.nn.softmax` does: it does not differentiate the maximum.
     """
 
     name: str

@@ -40,10 +40,8 @@ def run_cases(args: argparse.Namespace, budget: Budget) -> None:
         if args.only in case.name:
             note(f"measuring {case.name}")
             found[case.name] = measured(case, budget)
-    print(
-        "\nRatios to the same math in jitted JAX, to the kernel's own formula there (`jax.nn.softmax` does not differentiate"
-    )
-    print("the maximum), and to the faster of the tiles by hand in JAX; less is better.")
+    print("\nRatios to the same math in jitted JAX, to the kernel's own formula there (`jax.nn.softmax` does not")
+    print("differentiate the maximum), and to the faster of the tiles by hand in JAX; less is better.")
     rows = []
     for name, f in found.items():
         hand = f"{f['by hand']['ratio']:.2f}" if "by hand" in f else ""
