@@ -10,9 +10,10 @@ import functools
 import gc
 import os
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,10 +22,11 @@ from jax.core import Tracer
 
 from nkijax import arrays, artifacts, dtypes
 from nkijax.call import DIALECTS, Call, Dialect, argument_names, fill, hashable, outputs_of, place, slots_in
+from nkijax.compiled import Compiled
 from nkijax.cores import check_trips
 from nkijax.cost import Cost, cost
 from nkijax.eager import Eager
-from nkijax.lower import Lowered, Result, lower
+from nkijax.lower import Result, lower
 from nkijax.machine import Generation, Target
 from nkijax.program import Program
 from nkijax.roll import roll
@@ -101,22 +103,6 @@ class Options:
         return target if target.precise == precise else replace(target, precise=precise)
 
 
-@dataclass(eq=False)
-class Compiled:
-    """One signature of one kernel: its program, lowered and jitted."""
-
-    program: Program
-    lowered: Lowered
-    tree: Any  # the structure of the result, with an `Output` for each tensor
-    call: Callable[..., Result] = field(init=False)
-    cost: Cost | None = None
-
-    def __post_init__(self):
-        function = arrays.auto_axes(self.lowered.function)
-        function.__name__ = self.program.name  # names XLA's module in profiles and in JAX's compilation cache
-        self.call = jax.jit(function)
-
-
 Observer = Callable[[Compiled, Result], None]
 
 observers: list[Observer] = []  # told of every finished call of `run`, `profile` or a kernel, eager ones excepted
@@ -127,13 +113,14 @@ class Profile:
     """A run with its cost.
 
     `outputs` is what `run` returns, `cost` the report, `program` the flat program, `trips` the turns of each dynamic
-    loop by its ident.
+    loop by its ident, `compile_s` how long it took until the kernel could run: see `Compiled`.
     """
 
     outputs: Any
     cost: Cost
     program: Program
     trips: tuple[int, ...]
+    compile_s: float = 0.0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the timeline as Chrome/Perfetto trace JSON."""
@@ -206,7 +193,7 @@ def function(
     def pure(*args: Any, **kwargs: Any) -> Any:
         call = Call(kernel, args, {**static, **kwargs})
         compiled = _compiled(call, options)
-        result = compiled.call(*call.jax_arrays())
+        result = compiled(*call.jax_arrays())
         return _structure(compiled, result.outputs, result.written)
 
     return pure
@@ -240,10 +227,10 @@ def profile(
     """Run a kernel and say what it would cost; see `Profile`."""
     call = Call(as_kernel(kernel), args, kwargs)
     compiled = _compiled(call, Options(target, precise, max_trips, strict=strict))
-    result = compiled.call(*call.jax_arrays())
+    result = compiled(*call.jax_arrays())
     trips = tuple(int(n) for n in np.asarray(result.trips)[: len(compiled.program.loops)])
     outputs = _finish(call, compiled, result)
-    return Profile(outputs, cost(compiled.program, trips), compiled.program, trips)
+    return Profile(outputs, cost(compiled.program, trips), compiled.program, trips, compiled.compile_s)
 
 
 def as_kernel(kernel: Any) -> Kernel:
@@ -285,10 +272,12 @@ def _compiled(call: Call, options: Options) -> Compiled:
 
 
 def _compile(call: Call, target: Target, options: Options) -> Compiled:
+    begin = time.perf_counter()
     with _uncollected():
         program, tree = _record(call, target, strict=options.strictly)
         rolled = program if options.how == "unroll" else roll(program)
-    return Compiled(program, lower(rolled, options.max_trips, options.how), tree)
+    lowered = lower(rolled, options.max_trips, options.how)
+    return Compiled(program, lowered, tree, time.perf_counter() - begin)
 
 
 @contextlib.contextmanager
@@ -357,7 +346,7 @@ def _structure(compiled: Compiled, outputs: Sequence[Any], written: Sequence[Any
 def _run(kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Any:
     call = Call(kernel, args, kwargs)
     compiled = _compiled(call, options)
-    result = compiled.call(*call.jax_arrays())
+    result = compiled(*call.jax_arrays())
     folder = os.environ.get("NKI_ARTIFACTS_DIR")
     if folder and not isinstance(result.trips, Tracer):
         artifacts.save(folder, compiled.program, result.trips)

@@ -33,7 +33,7 @@ UNMIRRORED = {
 
 # Dataclasses that are not frozen: what one stage fills while it runs, never handed to a user.
 WORKING_STATE = {
-    "api.Compiled",
+    "compiled.Compiled",
     "plan.Plan",
     "storage.Access",
     "storage.Bound",

@@ -41,10 +41,13 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """A kernel's run: its outputs, and the flat program of each kernel called, with the turns of its dynamic loops."""
+    """A kernel's run: its outputs; the flat program of each kernel called, with the turns of its dynamic loops; and
+    the seconds until those could run.
+    """
 
     outputs: Outputs
     programs: tuple[tuple[Program, tuple[int, ...]], ...]
+    compile_s: float
 
 
 def ran(case: Case, given: Arguments, target: str) -> Ran:
@@ -56,7 +59,7 @@ def ran(case: Case, given: Arguments, target: str) -> Ran:
     profile = api.profile(case.runnable(), *mine.args, **mine.kwargs, **case.static, **options)
     own = arrays_of(case, mine)
     outputs = Outputs(numpy_tree(profile.outputs), tuple(to_numpy(own[i]) for i in profile.program.written))
-    return Ran(outputs, ((profile.program, profile.trips),))
+    return Ran(outputs, ((profile.program, profile.trips),), profile.compile_s)
 
 
 def taken(case: Case, given: Arguments, target: str) -> str:
@@ -72,8 +75,10 @@ def taken(case: Case, given: Arguments, target: str) -> str:
 
 def _ran_on_host(case: Case, given: Arguments, mine: Arguments, target: str) -> Ran:
     seen: list[tuple[Program, tuple[int, ...]]] = []
+    compiled_s: dict[api.Compiled, float] = {}
 
     def observe(compiled: api.Compiled, result: Result) -> None:
+        compiled_s[compiled] = compiled.compile_s
         if not isinstance(result.trips, Tracer):
             program = compiled.program
             seen.append((program, tuple(int(n) for n in np.asarray(result.trips)[: len(program.loops)])))
@@ -89,7 +94,8 @@ def _ran_on_host(case: Case, given: Arguments, mine: Arguments, target: str) -> 
         if before is not None:
             os.environ[TARGET] = before
     pairs = zip(given.leaves(), mine.leaves(), strict=True)
-    return Ran(Outputs(returned, tuple(new for old, new in pairs if old.tobytes() != new.tobytes())), tuple(seen))
+    written = tuple(new for old, new in pairs if old.tobytes() != new.tobytes())
+    return Ran(Outputs(returned, written), tuple(seen), sum(compiled_s.values()))
 
 
 def arrays_of(case: Case, given: Arguments) -> list[Any]:

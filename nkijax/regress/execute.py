@@ -110,7 +110,7 @@ def _outputs(case: Case, given: Arguments, job: Job, run: _Run) -> Outputs:
     found = ran(case, given, job.found.target)
     outputs, programs = found.outputs, [program for program, _ in found.programs]
     run.outputs = outputs.leaves()
-    run.facts.update(device=jax.default_backend(), kernel_s=time.perf_counter() - begin)
+    run.facts.update(device=jax.default_backend(), kernel_s=time.perf_counter() - begin, compile_s=found.compile_s)
     run.facts.update(outputs=tuple(Digest.of(x) for x in run.outputs))
     if not programs:
         run.notes.append("no kernel was called that could be observed: no instructions, no cost")

@@ -16,7 +16,7 @@ from nkijax.regress import result as kinds
 from nkijax.regress.result import Result
 
 BAR = 24  # characters
-COLUMNS = ("case", "", "s", "instructions", "leaves", "model us", "error")
+COLUMNS = ("case", "", "s", "compile", "instructions", "leaves", "model us", "error")
 
 
 class Progress:
@@ -73,7 +73,8 @@ def _row(r: Result) -> tuple[str, ...]:
     )
     cost = "" if r.model_us is None else f"{r.model_us:,.1f}"
     error = "" if r.relative is None else f"{r.relative:.1e}"
-    return (r.id, r.status, f"{r.seconds:.1f}", *counts, cost, error)
+    compiled = "" if r.compile_s is None else f"{r.compile_s:.1f}"
+    return (r.id, r.status, f"{r.seconds:.1f}", compiled, *counts, cost, error)
 
 
 def failures(results: Sequence[Result], full: bool) -> str:
@@ -118,8 +119,8 @@ def save_junit(path: str, results: Sequence[Result], changes: Mapping[str, Seque
     for r in results:
         file, _, name = r.id.partition("::")
         case = ElementTree.SubElement(suite, "testcase", classname=file, name=name, time=f"{r.seconds:.3f}")
-        facts = {"instructions": r.instructions, "leaves": r.leaves, "model_us": r.model_us, "error": r.error}
-        known = {k: str(v) for k, v in facts.items() if v is not None}
+        names = ("compile_s", "instructions", "leaves", "model_us", "error")
+        known = {k: str(v) for k in names if (v := getattr(r, k)) is not None}
         properties = ElementTree.SubElement(case, "properties")
         for key, value in (*known.items(), *(("change", text) for text in changes.get(r.id, ()))):
             ElementTree.SubElement(properties, "property", name=key, value=value)

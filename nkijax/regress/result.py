@@ -20,7 +20,8 @@ class Result:
     `status`: passed; failed (values); error (an exception); unsupported (nkijax lacks something); timeout; crashed
     (its process died); xfailed and xpassed (`Case.xfail`).  `message` is one line, `detail` a traceback and what was
     printed.
-    `kernel_s` is from the call to the outputs, tracing and compiling included; `instructions` counts those recorded,
+    `kernel_s` is from the call to the outputs, of which `compile_s` until it could run: recording, rolling, lowering
+    and XLA.  `instructions` counts those recorded,
     `leaves` those left after rolling; `model_us` is the modelled cost.  `error` and `relative` are the largest
     difference from the reference, as it is and of the largest magnitude there; `device` is JAX's name of where it ran.
     """
@@ -31,6 +32,7 @@ class Result:
     detail: str = ""
     seconds: float = 0.0
     kernel_s: float = 0.0
+    compile_s: float | None = None
     instructions: int | None = None
     leaves: int | None = None
     model_us: float | None = None

@@ -107,8 +107,8 @@ def test_not_passed(tmp_path, fields, status, message):
 def test_facts_and_notes(tmp_path):
     result = run(tmp_path, "into_and_out, two, lambda x, y: 2 * x + 1", noted=100)
     assert (result.instructions, result.leaves, result.device) == (7, 7, "cpu")
-    assert result.model_us is not None and result.relative is not None
-    assert result.model_us > 0 and result.seconds >= result.kernel_s > 0 and result.relative < 1e-6
+    assert result.model_us is not None and result.relative is not None and result.compile_s is not None
+    assert result.model_us > 0 and result.seconds >= result.kernel_s > result.compile_s > 0 and result.relative < 1e-6
     assert result.notes == ("writes its argument `y`",)
     assert len(result.history.entries) == 7 and len(result.outputs) == 2, "what it writes counts"
     assert run(tmp_path, "affine, inputs", noted=3).history is None, "it executes 4"

@@ -9,7 +9,15 @@ from nkijax.regress import report
 from nkijax.regress.result import Result
 
 GOOD = Result(
-    "k.py::a[trn2]", "passed", seconds=1.25, instructions=1234, leaves=5, model_us=20.0, error=0.5, relative=1e-6
+    "k.py::a[trn2]",
+    "passed",
+    seconds=1.25,
+    compile_s=0.5,
+    instructions=1234,
+    leaves=5,
+    model_us=20.0,
+    error=0.5,
+    relative=1e-6,
 )
 BAD = Result(
     "k.py::b[trn2]", "failed", "output 0\x00 wrong", "Traceback\x1b[0m", 2.0, replay="nkijax regress --replay x"
@@ -28,8 +36,8 @@ class Terminal(io.StringIO):
 def test_the_table():
     lines = report.table(RESULTS, CHANGES).splitlines()
     assert [line.split() for line in lines[:2]] == [
-        ["case", "s", "instructions", "leaves", "model", "us", "error"],
-        ["k.py::a[trn2]", "passed", "1.2", "1,234", "5", "20.0", "1.0e-06"],
+        ["case", "s", "compile", "instructions", "leaves", "model", "us", "error"],
+        ["k.py::a[trn2]", "passed", "1.2", "0.5", "1,234", "5", "20.0", "1.0e-06"],
     ]
     assert lines[2] == "    model 10.0 -> 20.0 us (100.0 % slower)" and lines[-1] == "    writes its argument `x`"
     assert [line.index("s") for line in lines if line.startswith("k.py::a")] == [lines[1].index("s")]
