@@ -91,7 +91,7 @@ def _read(array: jax.Array, address: Address) -> jax.Array:
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
-        return flat.reshape(-1).at[_flat_index(address)].get(mode="clip")
+        return flat.reshape(-1).at[_flat_index(address)].get(mode="clip", wrap_negative_indices=False)
     if address.rows is not None:
         return _gather_rows(flat, address, box)
     starts = _starts(address, box, axis)
@@ -102,8 +102,8 @@ def _read(array: jax.Array, address: Address) -> jax.Array:
             ends = [s + n for s, n in zip(fixed, box.spans, strict=True)]
             x = lax.slice(x, fixed, ends, box.steps)
         else:
-            x = lax.dynamic_slice(x, starts, box.spans)
-            x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps)
+            x = lax.dynamic_slice(x, starts, box.spans, allow_negative_indices=False)
+            x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps) if max(box.steps) > 1 else x
     return _to_pattern(x, address, box)
 
 
@@ -117,7 +117,7 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
     flat = _as_dtype(array, address.dtype, address.size)
     box, axis = _box(address)
     if box is None:
-        scatter = lambda old, x, at: old.at[at].set(x, mode="drop")  # noqa: E731
+        scatter = lambda old, x, at: old.at[at].set(x, mode="drop", wrap_negative_indices=False)  # noqa: E731
         at = _flat_index(address)
         if address.scalar is not None:
             at = jnp.where(valid(address), at, np.int32(2**31 - 1))

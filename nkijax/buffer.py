@@ -26,7 +26,7 @@ class Buffer:
     name: str = ""
     depth: int = 0
     scope: int = -1  # the innermost dynamic loop that was open, -1 for none
-    pinned: bool = False  # a kernel argument or a shared buffer: never one of a family
+    pinned: bool = False  # a kernel argument or a constant: never one of a family
     size: int = field(init=False)
 
     def __post_init__(self):

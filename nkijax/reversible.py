@@ -277,8 +277,11 @@ def _slots(carry: Sequence[jax.Array]) -> int:
 
 
 def _get(slots: Sequence[jax.Array], j: jax.Array) -> Carry:
-    return [lax.dynamic_index_in_dim(s, j, 0, keepdims=False) for s in slots]
+    return [lax.dynamic_index_in_dim(s, j, 0, keepdims=False, allow_negative_indices=False) for s in slots]
 
 
 def _put(slots: Sequence[jax.Array], j: jax.Array, carry: Sequence[jax.Array]) -> Carry:
-    return [lax.dynamic_update_index_in_dim(s, x, j, 0) for s, x in zip(slots, carry, strict=True)]
+    return [
+        lax.dynamic_update_index_in_dim(s, x, j, 0, allow_negative_indices=False)
+        for s, x in zip(slots, carry, strict=True)
+    ]

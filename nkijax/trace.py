@@ -163,7 +163,7 @@ class Recorder:
                 )
             return found
         depth, scope = (len(self._open), self._open[-1].ident) if self._open and not shared else (0, -1)
-        buffer = Buffer(len(self.buffers), tuple(shape), dtype, memory, name, depth, scope, pinned or shared)
+        buffer = Buffer(len(self.buffers), tuple(shape), dtype, memory, name, depth, scope, pinned)
         self.buffers.append(buffer)
         if shared:
             self._shared.append(buffer)

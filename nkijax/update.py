@@ -40,10 +40,10 @@ class Placed:
     def _update(self, old: jax.Array, x: jax.Array, *at: jax.Array) -> jax.Array:
         starts = at[-old.ndim :]
         if self.checked or max(self.steps) > 1:
-            now = lax.dynamic_slice(old, starts, self.spans)
+            now = lax.dynamic_slice(old, starts, self.spans, allow_negative_indices=False)
             x = jnp.where(at[0], x, now[self._strided]) if self.checked else x
             x = now.at[self._strided].set(x) if max(self.steps) > 1 else x
-        return lax.dynamic_update_slice(old, x, starts)
+        return _put(old, x, *starts)
 
     def _chosen(self, old: jax.Array, x: jax.Array, *starts: jax.Array) -> jax.Array:
         """The update as a choice between elements of `old` and of another array.
@@ -71,13 +71,16 @@ class Placed:
         XLA would take them again wherever they are used, and copy the array for that: a branch keeps it from that.
         """
         whole, starts = cotangents[0], at[-cotangents[0].ndim :]
-        part = lax.dynamic_slice(whole, starts, self.spans)
+        part = lax.dynamic_slice(whole, starts, self.spans, allow_negative_indices=False)
         take = lambda x: (x.at[self._strided].set(0), x[self._strided])  # noqa: E731
         leave = lambda x: (x, jnp.zeros_like(x[self._strided]))  # noqa: E731
         inside = at[0] if self.checked else starts[0] >= 0
         left, taken = lax.cond(inside, take, leave, part)
-        put = lambda old, x, *starts: lax.dynamic_update_slice(old, x, starts)  # noqa: E731
-        return [updated(put, whole, left, *starts), taken]
+        return [updated(_put, whole, left, *starts), taken]
+
+
+def _put(old: jax.Array, x: jax.Array, *starts: jax.Array) -> jax.Array:
+    return lax.dynamic_update_slice(old, x, starts, allow_negative_indices=False)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
