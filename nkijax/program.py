@@ -198,7 +198,7 @@ class Instruction(Record, ABC):
     contracts: ClassVar[tuple[str, ...]] = ()
     indirect: ClassVar[tuple[str, ...]] = ()  # the operands that may be views made by `View.indirect`
     name: str | None = field(default=None, kw_only=True, compare=False)  # no turn differs by it
-    core: int = field(default=0, kw_only=True, repr=False)  # which core executes it; EVERY_CORE what cores do together
+    core: int = field(default=0, kw_only=True, compare=False, repr=False)  # EVERY_CORE: what cores do together
     site: str = field(default="", kw_only=True, compare=False, repr=False)
 
     @property

@@ -4,8 +4,8 @@ The list is turned into tokens (everything of an instruction but its numbers).  
 runs of equal blocks of p nodes folds into `Repeat(n, block)`, whose numbers become tables with one axis for each
 enclosing repeat; then again from p = 1, until nothing folds.  Blocks that differ only in how often the repeats in them
 turn fold too where those counts are an arithmetic progression (causal attention): the inner repeat becomes *ragged*.
-It knows nothing of Python loops or instructions, and `unroll(roll(p)) == p`: all but names and lines, which a repeat
-has of its first turn.
+It knows nothing of Python loops or instructions, and `unroll(roll(p)) == p`: all but names, lines and cores, which a
+repeat has of its first turn (what two cores do alike is two turns).
 """
 
 from __future__ import annotations

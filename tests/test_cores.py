@@ -19,7 +19,7 @@ from nkijax.isa.register import RegisterLoad, RegisterStore
 from nkijax.isa.sync import CoreBarrier, SendRecv
 from nkijax.lower import lower
 from nkijax.machine import TRN2, Engine, Memory, Work
-from nkijax.program import EVERY_CORE, In, Instruction, Loop, Out
+from nkijax.program import EVERY_CORE, In, Instruction, Loop, Out, instructions
 from nkijax.roll import roll, unroll
 from nkijax.timeline import chrome_trace, schedule
 from nkijax.trace import Recorder
@@ -77,6 +77,32 @@ def test_stretches_alternate_between_meetings():
 
 def test_programs_that_never_meet_follow_one_another():
     assert joined([["a", "b"], ["c"]]) == ["a", "b", "c"]
+
+
+def test_what_cores_do_alike_in_every_turn_is_one_repeat():
+    def kernel(r, x):
+        other = 1 - r.program_id
+        for i in range(4):
+            scratch, mine, theirs = (
+                View.whole(r.allocate((4, 4), "float32", m)) for m in (Memory.shared_hbm, Memory.sbuf, Memory.sbuf)
+            )
+            r.emit(DmaCopy(mine, x.select(0, i)))
+            r.emit(DmaCopy(scratch, mine)) if r.program_id else None
+            r.emit(CoreBarrier(scratch, (0, 1)))
+            r.emit(DmaCopy(theirs, scratch))
+            r.emit(TensorTensor(mine, mine, theirs, ALU["add"]))
+            r.emit(SendRecv(mine, theirs, other, other, 0))
+            r.emit(DmaCopy(x.select(0, i), theirs)) if r.program_id else None
+        return [x]
+
+    r = Recorder("kernel", TRN2, programs=2)
+    x = r.argument((4, 4, 4), "float32", "x", True)
+    program = r.record(lambda: kernel(r, x))
+    rolled = roll(program)
+    data = np.random.default_rng(0).random((4, 4, 4), np.float32)
+    np.testing.assert_array_equal(lower(rolled).function(data).outputs[0], 2 * data)
+    assert len(list(instructions(program.body))) == 44 and len(list(instructions(rolled.body))) == 15, "one turn peeled"
+    assert [core_of(n) for n in program.body[:5]] == [0, 1, 1, 0, 1], "the flat program, which is costed, knows cores"
 
 
 def test_a_core_that_stays_away_is_an_error():
