@@ -94,16 +94,16 @@ def _read(array: jax.Array, address: Address) -> jax.Array:
         return flat.reshape(-1).at[_flat_index(address)].get(mode="clip", wrap_negative_indices=False)
     if address.rows is not None:
         return _gather_rows(flat, address, box)
-    starts = _starts(address, box, axis)
-    x = flat.reshape(box.radixes)
-    if box.sizes != box.radixes:
+    shape, starts, spans = _window(address, box, axis)
+    x = flat.reshape(shape)
+    if spans != shape:
         fixed = [s for s in starts if isinstance(s, int)]
         if len(fixed) == len(starts):
-            ends = [s + n for s, n in zip(fixed, box.spans, strict=True)]
-            x = lax.slice(x, fixed, ends, box.steps)
+            x = lax.slice(x, fixed, [s + n for s, n in zip(fixed, spans, strict=True)])
         else:
-            x = lax.dynamic_slice(x, starts, box.spans, allow_negative_indices=False)
-            x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps) if max(box.steps) > 1 else x
+            x = lax.dynamic_slice(x, starts, spans, allow_negative_indices=False)
+    x = x.reshape(box.spans)
+    x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps) if max(box.steps) > 1 else x
     return _to_pattern(x, address, box)
 
 
@@ -125,16 +125,16 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
     elif address.rows is not None:
         out = _scatter_rows(flat, address, box, value)
     else:
-        starts = _starts(address, box, axis)
+        shape, starts, spans = _window(address, box, axis)
         x = _from_pattern(value, address, box)
         if box.sizes == box.radixes and address.scalar is None:
             out = x
         else:
-            old = flat.reshape(box.radixes)
+            old = flat.reshape(shape)
             at = [jnp.int32(s) for s in starts]
             checked = address.scalar is not None
-            reshaped = box.radixes != array.shape
-            placed = Placed(box.spans, box.steps, checked, apart and reshaped)
+            x, steps = (x.reshape(spans), (1,) * len(spans)) if max(box.steps) == 1 else (x, box.steps)
+            placed = Placed(spans, steps, checked, apart and shape != array.shape)
             fixed = all(isinstance(s, int) for s in starts)
             out = (placed.put if fixed else placed)(old, x, *((valid(address),) if checked else ()), *at)
     return _from_dtype(out, array, address.dtype)
@@ -196,6 +196,20 @@ def _row_box(address: Address) -> tuple[Box | None, int]:
     serves = lambda box: box.order[0] == address.row_dim and max(box.steps) == 1  # noqa: E731
     box = boxes.find(address.size, address.natural, strides, shape, address.offsets % address.stride, serves)
     return box, -1 if box is None else 0
+
+
+def _window(address: Address, box: Box, axis: int) -> tuple[tuple[int, ...], list[Index], tuple[int, ...]]:
+    """Where a box is, in the shape of its storage if it is a box there: that shape, starts and spans.
+
+    Arrays that are sliced and updated as they are, XLA updates in place; of a reshaped one that is read in another
+    shape, too, it makes the update twice, of a copy each.
+    """
+    tables, spans = box.starts(address.offsets), box.spans
+    natural = box.radixes == address.natural or box.sizes == box.radixes or math.prod(address.natural) != address.size
+    found = None if natural or address.scalar is not None else boxes.in_shape(box, tables, address.natural)
+    if found is not None and max(box.steps) == 1:
+        return address.natural, [index_of(table, address.indices) for table in found[0]], found[1]
+    return box.radixes, _starts(address, box, axis), spans
 
 
 def _starts(address: Address, box: Box, axis: int) -> list[Index]:

@@ -55,6 +55,68 @@ class Box:
         return None
 
 
+def in_shape(
+    box: Box, starts: Sequence[np.ndarray], shape: Sequence[int]
+) -> tuple[list[np.ndarray], tuple[int, ...]] | None:
+    """The span of a box as one in another `shape` of the same storage: start tables and spans, or None.
+
+    Dimensions that lie in one of `shape` merge, and one that several of those make up splits, where what is covered
+    stays a box with the same elements in the same order.  `starts` are the box's, a table for each dimension.
+    """
+    tables: list[np.ndarray] = []
+    spans: list[int] = []
+    k = j = 0
+    while k < len(box.radixes) or j < len(shape):
+        first, other = k, j
+        ours = theirs = 1
+        while k == first or j == other or ours != theirs:
+            if ours <= theirs and k < len(box.radixes):
+                ours, k = ours * box.radixes[k], k + 1
+            elif j < len(shape):
+                theirs, j = theirs * shape[j], j + 1
+            else:
+                break
+        if ours != theirs:
+            return None
+        one = _merged(box.radixes[first:k], starts[first:k], box.spans[first:k])
+        parts = None if one is None else _parts(*one, shape[other:j])
+        if parts is None:
+            return None
+        tables += parts[0]
+        spans += parts[1]
+    return tables, tuple(spans)
+
+
+def _merged(
+    radixes: Sequence[int], starts: Sequence[np.ndarray], spans: Sequence[int]
+) -> tuple[np.ndarray, int] | None:
+    """Start and span of several dimensions as one, in which they cover one stretch; or None."""
+    start, span = np.zeros((), np.int64), 1
+    for radix, first, n in zip(radixes, starts, spans, strict=True):
+        if span > 1 and n < radix:
+            return None
+        start, span = start * radix + first, span * n
+    return start, span
+
+
+def _parts(start: np.ndarray, span: int, shape: Sequence[int]) -> tuple[list[np.ndarray], list[int]] | None:
+    """A stretch of one dimension as a box of the several that it is made of; or None."""
+    tables: list[np.ndarray] = []
+    spans: list[int] = []
+    for n in reversed(shape):
+        at, start = start % n, start // n
+        if span % n == 0 and not at.any():
+            spans.insert(0, n)
+            span //= n
+        elif int(at.max()) + span <= n:
+            spans.insert(0, span)
+            span = 1
+        else:
+            return None
+        tables.insert(0, at)
+    return (tables, spans) if span == 1 else None
+
+
 def find(
     size: int,
     natural: Sequence[int],

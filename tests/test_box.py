@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nkijax import box
 
@@ -65,3 +67,61 @@ def test_a_box_that_serves():
     assert natural is not None and natural.radixes == (4, 128, 16)
     assert matrix is not None and matrix.radixes == (512, 16)
     assert box.find(*pattern, lambda b: False) is None
+
+
+@st.composite
+def boxes_in_two_shapes(draw):
+    """A box in one shape, and another shape of the same storage."""
+    primes = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5))
+
+    def shape():
+        cuts = sorted(draw(st.sets(st.integers(1, len(primes) - 1), max_size=3))) if len(primes) > 1 else []
+        parts = zip([0, *cuts], [*cuts, len(primes)], strict=True)
+        return tuple(int(np.prod(primes[a:b])) for a, b in parts)
+
+    own, other = shape(), shape()
+    sizes = tuple(draw(st.integers(1, n)) for n in own)
+    turns = draw(st.integers(1, 3))
+    starts = [
+        np.array([draw(st.integers(0, n - size)) for _ in range(turns)]) for n, size in zip(own, sizes, strict=True)
+    ]
+    units = tuple(int(np.prod(own[k + 1 :])) for k in range(len(own)))
+    return box.Box(own, units, sizes, (1,) * len(own), (-1,) * len(own)), starts, other
+
+
+@settings(max_examples=300)
+@given(boxes_in_two_shapes())
+def test_a_box_in_another_shape_has_the_same_elements_in_the_same_order(case):
+    one, starts, shape = case
+    found = box.in_shape(one, starts, shape)
+    storage = np.arange(int(np.prod(shape)))
+
+    def cut(sizes, at, spans):
+        return storage.reshape(sizes)[tuple(slice(a, a + n) for a, n in zip(at, spans, strict=True))]
+
+    for turn in range(len(starts[0])):
+        want = cut(one.radixes, [s[turn] for s in starts], one.spans).ravel()
+        if found is None:
+            continue
+        tables, spans = found
+        at = [int(np.broadcast_to(t, starts[0].shape)[turn]) for t in tables]
+        assert cut(shape, at, spans).ravel().tolist() == want.tolist()
+    if one.radixes == shape or one.sizes == one.radixes:
+        assert found is not None
+
+
+@pytest.mark.parametrize(
+    "radixes, starts, sizes, shape, spans",
+    [
+        ((385, 4, 128, 4, 128), (5, 0, 0, 0, 0), (5, 4, 128, 4, 128), (1540, 128, 512), (20, 128, 512)),
+        ((49280, 4, 512), (256, 0, 0), (128, 4, 512), (385, 128, 2048), (1, 128, 2048)),
+        ((49280, 4, 512), (256, 2, 0), (128, 1, 512), (385, 128, 2048), (1, 128, 512)),
+        ((49280, 4, 512), (250, 0, 0), (128, 4, 512), (385, 128, 2048), None),  # parts of two slots
+        ((8, 4), (2, 1), (3, 2), (32,), None),  # no stretch
+    ],
+)
+def test_slots_of_a_storage_are_boxes_in_its_own_shape(radixes, starts, sizes, shape, spans):
+    units = tuple(int(np.prod(radixes[k + 1 :])) for k in range(len(radixes)))
+    one = box.Box(radixes, units, sizes, (1,) * len(radixes), (-1,) * len(radixes))
+    found = box.in_shape(one, [np.array(s) for s in starts], shape)
+    assert (found and found[1]) == spans
