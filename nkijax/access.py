@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax import lax
 
 from nkijax import box as boxes
 from nkijax import dtypes
+from nkijax.bits import as_before, as_bits, is_narrow
 from nkijax.box import Box
 from nkijax.update import Placed, updated
 
@@ -101,10 +103,30 @@ def _read(array: jax.Array, address: Address) -> jax.Array:
         if len(fixed) == len(starts):
             x = lax.slice(x, fixed, [s + n for s, n in zip(fixed, spans, strict=True)])
         else:
-            x = lax.dynamic_slice(x, starts, spans, allow_negative_indices=False)
+            x = _sliced(spans, x, *starts)
     x = x.reshape(box.spans)
     x = lax.slice(x, (0,) * x.ndim, box.spans, box.steps) if max(box.steps) > 1 else x
     return _to_pattern(x, address, box)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _bits_sliced(spans: tuple[int, ...], x: jax.Array, *starts: jax.Array) -> jax.Array:
+    bits = lax.dynamic_slice(as_bits(x), starts, spans, allow_negative_indices=False)
+    return as_before(bits, x.dtype)
+
+
+@_bits_sliced.defjvp
+def _bits_sliced_jvp(spans, primals, tangents):
+    x, *starts = primals
+    moved = lax.dynamic_slice(tangents[0], starts, spans, allow_negative_indices=False)
+    return _bits_sliced(spans, *primals), moved
+
+
+def _sliced(spans: tuple[int, ...], x: jax.Array, *starts: Index) -> jax.Array:
+    """A slice at a run-time place; of narrow floats bit by bit: XLA on a CPU would widen all of the array first."""
+    if is_narrow(x.dtype):
+        return _bits_sliced(spans, x, *(jnp.int32(s) for s in starts))
+    return lax.dynamic_slice(x, starts, spans, allow_negative_indices=False)
 
 
 def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = False) -> jax.Array:

@@ -149,7 +149,7 @@ def run(
       target: trn1, trn2, trn3 (or gen2 … gen4, inf2); by default the environment's, else trn3.
       precise: False stores low-precision floats as float32.
       eager: execute each instruction as it is recorded, so that `print(tile)` and `breakpoint()` show data.
-      max_trips: a bound of every dynamic loop whose trip count is data, which then runs as a scan of as many turns.
+      max_trips: a bound of every dynamic loop whose trip count is data; gradients then go through a scan of as many.
       loops: how repeats of static loops run: one turn after another ("scan"), at once wherever their turns are
         independent ("vmap"), not folded at all ("unroll"), or chosen by size ("auto", the default).
       strict: a tensor that is placed beyond the memory is a KernelError, not a warning (`NKIJAX_STRICT=1` for all).

@@ -233,20 +233,21 @@ class _Lowering:
                 deferred=deferred,
             )
 
-            def run(carry: list[jax.Array]) -> list[jax.Array]:
-                inner = env.fork(place)
-                inner.unpack(keys, carry)
-                self.walk(node.body, inner)
-                axes.update((a, deferred[a].axes) for a in outputs)
-                return inner.pack(keys)
-
-            if node.counts is not None:
-                return lax.cond(i < self._count(node, env.place), run, lambda carry: carry, carry), []
-            return run(carry), [deferred[a].array for a in outputs]
+            inner = env.fork(place)
+            inner.unpack(keys, carry)
+            self.walk(node.body, inner)
+            axes.update((a, deferred[a].axes) for a in outputs)
+            return inner.pack(keys), [deferred[a].array for a in outputs]
 
         turns = jnp.arange(node.count, dtype=np.int32)
+        xs = [turns, *(s.array for s in inputs.values())]
         scan = scanned.scan if id(node) in self.how.lookups else scanned.plain
-        carry, ys = scan(body, env.pack(keys), [turns, *(s.array for s in inputs.values())])
+        if node.counts is None:
+            carry, ys = scan(body, env.pack(keys), xs)
+        else:  # it has no outputs
+            count = self._count(node, env.place)
+            turn = lambda i, carry, xs: body(carry, xs)[0]  # noqa: E731
+            carry, ys = scanned.until(scan, lambda i, carry: i < count, turn, env.pack(keys), xs), []
         env.unpack(keys, carry)
         for a, y in zip(outputs, ys, strict=True):
             inside = _inside(a, node, env.place)

@@ -21,11 +21,15 @@ from nkijax.view import View
 
 MAX_PERIOD = 4096  # the longest block that is looked for, in nodes
 MIN_RAGGED = 3  # turns that make a progression of counts
+MANY = 400  # instructions that are left, of which XLA would take ten seconds: then repeats become ragged more freely
 
 
 def roll(program: Program) -> Program:
     """The same program with its repetition folded, in loop bodies too."""
     nodes, _ = _Roller(program.zeros).fold(program.body)
+    if _size(nodes) > MANY:
+        loosely, _ = _Roller(program.zeros, loose=True).fold(program.body)
+        nodes = min(nodes, _plain(loosely, 0), key=_size)
     return replace(program, body=tuple(_settle(n) for n in _split(nodes, 0)))
 
 
@@ -38,10 +42,12 @@ class _Roller:
     """Interns tokens as small ints, of instructions and of folded blocks alike.
 
     While they are folded, nodes stand beside their tokens: `fold` takes a flat list and gives a folded one, and both.
+    A `loose` one lets the counts of ragged repeats be any, one among them: what turns elsewhere, and stands alone here,
+    is a repeat of one turn.
     """
 
-    def __init__(self, zeros: frozenset[int]) -> None:
-        self._zeros = zeros
+    def __init__(self, zeros: frozenset[int], loose: bool = False) -> None:
+        self._zeros, self._loose = zeros, loose
         self._ids: dict[object, int] = {}
         self._views: dict[int, int] = {}  # by id: most views serve in many instructions, which keep them alive
 
@@ -72,7 +78,10 @@ class _Roller:
         keys = np.array([(k, k) for _, k in opened], dtype=np.int64).reshape(-1, 2)  # (all, all but counts)
         period = 1
         while period <= min(MAX_PERIOD, len(nodes) // 2):
-            runs = _runs(nodes, keys[:, 0], period) or _ragged(nodes, _runs(nodes, keys[:, 1], period), period)
+            runs = _runs(nodes, keys[:, 0], period)
+            if not runs:
+                runs = _runs(nodes, keys[:, 1], period)
+                runs = runs if self._loose else _ragged(nodes, runs, period)
             if not runs:
                 period += 1
                 continue
@@ -85,7 +94,10 @@ class _Roller:
                 out += [*nodes[position:start], Repeat(count, body)]
                 tokens += [keys[position:start], self._repeat(count, body, keys[start : start + period])]
                 position = end
+            bodies = {tuple(keys[start : start + period, 0].tolist()) for start, _ in runs} if self._loose else set()
             nodes, keys = out + nodes[position:], np.concatenate([*tokens, keys[position:]])
+            for body in sorted(bodies):
+                nodes, keys = self._single(nodes, keys, body)
             period = 1
         return [_leaf(n) for n in nodes], keys[:, 0].tolist()
 
@@ -93,8 +105,25 @@ class _Roller:
         """The tokens of a folded block, from those of its first turn."""
         ragged = tuple(c.tobytes() for c in _counts(body))
         exact = self._intern(("repeat", count, ragged, tuple(keys[:, 0].tolist())))
-        loose = exact if ragged else self._intern(("repeat", tuple(keys[:, 1].tolist())))
+        loose = exact if ragged and not self._loose else self._intern(("repeat", tuple(keys[:, 1].tolist())))
         return np.array([[exact, loose]])
+
+    def _single(self, nodes: list[Node], keys: np.ndarray, body: tuple[int, ...]) -> tuple[list[Node], np.ndarray]:
+        """With each block of these tokens, where it stands alone, made a repeat of one turn."""
+        width, found = len(body), np.ones(max(0, len(nodes) - len(body) + 1), dtype=bool)
+        for k, key in enumerate(body):
+            found &= keys[k : k + len(found), 0] == key
+        out: list[Node] = []
+        tokens: list[np.ndarray] = []
+        position = 0
+        for start in np.flatnonzero(found).tolist():
+            if start < position:
+                continue
+            turn = tuple(_stack([node]) for node in nodes[start : start + width])
+            out += [*nodes[position:start], Repeat(1, turn)]
+            tokens += [keys[position:start], self._repeat(1, turn, keys[start : start + width])]
+            position = start + width
+        return out + nodes[position:], np.concatenate([*tokens, keys[position:]])
 
 
 def _counts(nodes: Sequence[Node]) -> Iterator[np.ndarray]:
@@ -130,6 +159,26 @@ def _ragged(nodes: Sequence[Node], runs: list[tuple[int, int]], period: int) -> 
     return out
 
 
+def _size(nodes: Sequence[Node]) -> int:
+    """How many instructions are left."""
+    return sum(_size(n.body) if isinstance(n, Repeat | LoopLeaf) else 1 for n in nodes)
+
+
+def _plain(nodes: Sequence[Node], depth: int) -> list[Node]:
+    """Repeats of one turn as what they are; `depth` repeats are around."""
+    out: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Repeat) and node.count == 1:
+            out += _plain([mapped(n, lambda table: table.take(0, depth)) for n in node.body], depth)
+        elif isinstance(node, Repeat):
+            out.append(Repeat(node.count, tuple(_plain(node.body, depth + 1)), node.counts))
+        elif isinstance(node, LoopLeaf):
+            out.append(LoopLeaf(node.loop, node.numbers, tuple(_plain(node.body, depth))))
+        else:
+            out.append(node)
+    return out
+
+
 def _leaf(node: Node) -> Node:
     """An instruction with its numbers beside it."""
     return Leaf(node, np.array(node.numbers(), dtype=np.float64)) if isinstance(node, Instruction) else node
@@ -153,11 +202,8 @@ def _stack(turns: Sequence[Node], around: tuple[int, ...] = ()) -> Node:
     counts = [t.count for t in turns]  # type: ignore[union-attr]
     most = max(counts)
     bodies = zip(*([_padded(n, len(around), most) for n in t.body] for t in turns), strict=True)  # type: ignore[union-attr]
-    table = None
-    if first.counts is not None:
-        table = np.stack([t.counts for t in turns])  # type: ignore[union-attr]
-    elif min(counts) < most:
-        table = np.array(np.broadcast_to(np.reshape(counts, (-1, *(1,) * len(around))), (len(turns), *around)))
+    table = np.stack([np.full(around, t.count) if t.counts is None else t.counts for t in turns])  # type: ignore[union-attr]
+    table = table if (table < most).any() else None
     return Repeat(most, tuple(_stack(b, (*around, most)) for b in bodies), table)
 
 

@@ -1,8 +1,8 @@
 """Dynamic loops of a lowered program.
 
 What is carried are the arrays of the storages that the body writes, the trip counts and the error word.  They are loops
-of `nkijax.reversible`.  With `max_trips` one whose trip count is data is a scan of that many turns, of which those past
-the end change nothing.
+of `nkijax.reversible`.  With `max_trips` one whose trip count is data takes at most so many turns, and its derivative
+is that of a scan of as many, of which those past the end change nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from nkijax import reversible
 from nkijax.environment import TRIPS, Environment, Key, Stored
 from nkijax.program import Loop
-from nkijax.scanned import scan
+from nkijax.scanned import scan, until
 from nkijax.storage import Bound, Immediate
 from nkijax.view import View
 
@@ -110,13 +109,10 @@ def _while(turns: Turns, value: Value, turn: Turn, carry: list[jax.Array], unsee
 
 
 def _bounded(max_trips: int, running: Callable, turn: Callable, carry: list[jax.Array]) -> list[jax.Array]:
-    """`max_trips` turns, of which those past the end change nothing."""
+    """At most `max_trips` turns: a gradient keeps what each of so many computed."""
 
-    def body(c: list[jax.Array], xs: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
-        (k,) = xs
-        return lax.cond(running(k, c), lambda c: turn(k, c), lambda c: c, c), []
-
-    return scan(body, carry, [jnp.arange(max_trips, dtype=np.int32)])[0]
+    numbers = [jnp.arange(max_trips, dtype=np.int32)]
+    return until(scan, running, lambda k, c, xs: turn(k, c), carry, numbers)
 
 
 def _overrun(turns: Turns, lower: Any, upper: Any, condition: jax.Array, env: Environment) -> None:

@@ -25,11 +25,14 @@ def tile(r, shape=(128, 64)):
     return View.whole(r.allocate(shape, "float32", Memory.sbuf))
 
 
+@pytest.mark.parametrize("many", [0, 400])
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_unroll_is_the_inverse(random):
+def test_unroll_is_the_inverse(many, random):
     program = Maker(random).make()
-    assert unroll(roll(program)) == program
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nkijax.roll.MANY", many)
+        assert unroll(roll(program)) == program
 
 
 def test_a_tile_loop_folds_to_one_turn():
@@ -165,9 +168,55 @@ def test_a_turn_begins_where_its_tiles_do():
     assert isinstance(repeat, Repeat) and repeat.count == 4 and isinstance(repeat.body[0].instruction, Memset)
 
 
+@pytest.fixture
+def loosely(monkeypatch):
+    """Roll every program as those are of which much would be left."""
+    monkeypatch.setattr("nkijax.roll.MANY", 0)
+
+
+def test_large_programs_have_ragged_repeats_of_any_counts(loosely):
+    def kernel(r, x):
+        for n in (2, 5, 1, 7):  # where it is one, they stand alone
+            t = tile(r)
+            for k in range(n):
+                r.emit(TensorCopy(t.slice(1, k, k + 1), t.slice(1, k + 1, k + 2)))
+                r.emit(Memset(t.slice(1, k, k + 1), 0.0))
+            r.emit(DmaCopy(x.slice(0, 0, 128), t))
+
+    program = record(kernel)
+    rolled = roll(program)
+    (outer,) = rolled.body
+    assert isinstance(outer, Repeat) and outer.count == 4
+    inner, _ = outer.body
+    assert isinstance(inner, Repeat) and inner.counts is not None and inner.counts.tolist() == [2, 5, 1, 7]
+    assert unroll(rolled) == program
+
+
+def test_ragged_repeats_of_ragged_ones(loosely):
+    def kernel(r, x):
+        for turns in (4, 6, 3):
+            causal(r, x, turns)
+            r.emit(Memset(tile(r), 0.0))
+
+    program = record(kernel)
+    assert len(list(instructions(roll(program).body))) == 4 and unroll(roll(program)) == program
+
+
+def test_no_repeat_of_one_turn_is_left(loosely):
+    def kernel(r, x):
+        t = tile(r)
+        for _ in range(3):
+            r.emit(Memset(t, 0.0))
+        r.emit(DmaCopy(t, x.slice(0, 0, 128)))
+        r.emit(Memset(t, 0.0))
+
+    assert [type(n).__name__ for n in roll(record(kernel)).body] == ["Repeat", "DmaCopy", "Memset"]
+
+
+@pytest.mark.parametrize("many", [0, 400])
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 3), max_size=4), st.integers(1, 3))
-def test_unroll_is_the_inverse_of_any_counts(counts, steps, heads):
+def test_unroll_is_the_inverse_of_any_counts(many, counts, steps, heads):
     def kernel(r, x):
         for _ in range(heads):
             for n in (*counts, *(2 + i * s for s in steps for i in range(4))):
@@ -177,4 +226,6 @@ def test_unroll_is_the_inverse_of_any_counts(counts, steps, heads):
                 r.emit(DmaCopy(x.slice(0, 0, 128).slice(1, 0, 16), t))
 
     program = record(kernel)
-    assert unroll(roll(program)) == program
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nkijax.roll.MANY", many)
+        assert unroll(roll(program)) == program

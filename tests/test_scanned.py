@@ -123,3 +123,51 @@ def test_a_carry_of_narrow_floats(monkeypatch, ours):
 def test_a_small_carry_is_left_to_jax(monkeypatch):
     monkeypatch.setattr(scanned, "_closed", None)
     assert written(scanned.plain, jnp.zeros((7, 5), jnp.bfloat16), jnp.ones((1, 5), jnp.bfloat16))[3] == len(ROWS)
+
+
+def some_turns(table, first, steps, count):
+    """As `chain`, but as long as turns are left and x[0] is small; or by a loop over the turns that there are."""
+    rows = jnp.asarray(ROWS)
+
+    def turn(k, carry, xs):
+        (x, n), (row, step) = carry, xs
+        return [jnp.sin(x * lax.dynamic_index_in_dim(table, row, keepdims=False)) + step.sum() + x, n + 1]
+
+    running = lambda k, carry: (k < count) & (carry[0][0] < 2)  # noqa: E731
+    return scanned.until(scanned.scan, running, turn, [first, jnp.int32(0)], [rows, steps])
+
+
+def by_turns(table, first, steps, n):
+    x = first
+    for k in range(n):
+        x = jnp.sin(x * table[ROWS[k]]) + steps[k].sum() + x
+    return x
+
+
+@pytest.mark.parametrize("count, start, turns", [(0, 1.0, 0), (2, 1.0, 2), (4, 1.0, 3), (4, 9.0, 0), (9, -9.0, 4)])
+def test_a_scan_that_ends_early(count, start, turns):
+    first, count = FIRST * np.float32(start), jnp.int32(count)
+    x, n = jax.jit(some_turns)(TABLE, first, STEPS, count)
+    assert n == turns
+    np.testing.assert_allclose(x, by_turns(TABLE, first, STEPS, turns), rtol=1e-6)
+    loss = lambda f, last: lambda *a: (f(*a, last)[0] if f is some_turns else f(*a, last)).sum()  # noqa: E731
+    got, want = (
+        jax.jit(jax.grad(loss(f, last), (0, 1, 2)))(TABLE, first, STEPS)
+        for f, last in ((some_turns, count), (by_turns, turns))
+    )
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+
+
+def test_a_scan_that_ends_early_takes_no_more_turns_and_copies_nothing():
+    """As a conditional in a scan, each turn copied the whole array."""
+    turn = lambda k, carry, xs: [lax.dynamic_update_slice(carry[0], jnp.sin(xs[0])[None], (k, 0))]  # noqa: E731
+
+    def run(x, xs, n):
+        return scanned.until(scanned.plain, lambda k, carry: k < n, turn, [x], [xs])
+
+    args = jnp.ones((64, 128)), jnp.ones((64, 128)), jnp.int32(5)
+    text = jax.jit(run, donate_argnums=0).lower(*args).compile().as_text() or ""
+    assert "conditional(" not in text and not re.search(r"= f32\[64,128\]\S* copy\(", text)
+    both = jax.vmap(run, (0, None, 0))(jnp.ones((2, 64, 128)), args[1], jnp.array([1, 70], np.int32))[0]
+    assert [int((x == 1).all(1).sum()) for x in both] == [63, 0]
