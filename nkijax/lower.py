@@ -73,7 +73,7 @@ class Lowered:
 def lower(program: Program, max_trips: int | None = None, loops: str = "auto") -> Lowered:
     """The pure function of a program.
 
-    `max_trips` bounds every dynamic loop whose trip count is data, which then becomes a masked scan: see
+    `max_trips` bounds every dynamic loop whose trip count is data, with the derivative of a masked scan: see
     `nkijax.turns`.  `loops` chooses how repeats run: see `nkijax.plan`.
     """
     machine = _Lowering(program, max_trips, loops)
@@ -245,7 +245,7 @@ class _Lowering:
         if node.counts is None:
             carry, ys = scan(body, env.pack(keys), xs)
         else:  # it has no outputs
-            count = self._count(node, env.place)
+            count = varying(jnp.int32(self._count(node, env.place)))
             turn = lambda i, carry, xs: body(carry, xs)[0]  # noqa: E731
             carry, ys = scanned.until(scan, lambda i, carry: i < count, turn, env.pack(keys), xs), []
         env.unpack(keys, carry)

@@ -53,7 +53,7 @@ def until(over: Over, running: Running, turn: Turn, carry: Sequence[jax.Array], 
     A loop that ends there, which updates its carry in place.  Its derivative is that of a scan (`over`: `scan` or
     `plain`) that takes all turns, of which those past the end change nothing; XLA copies what these may change.
     """
-    n, m = len(carry), len(xs)
+    n, m, xs = len(carry), len(xs), [varying(x) for x in xs]
     like = (varying(jnp.int32(0)), *carry)
     more, condition = close(lambda k, *carry: [running(k, list(carry))], *like)
     consts, closed = close(lambda k, *args: turn(k, list(args[:n]), list(args[n:])), *like, *(x[0] for x in xs))
@@ -164,7 +164,7 @@ class _Until:
             take = lambda carry: self.turn(consts, k, *carry, *x)  # noqa: E731
             return lax.cond(self.condition(more, k, *carry)[0], take, lambda carry: carry, carry), []
 
-        return self.over(body, carry, [jnp.arange(xs[0].shape[0], dtype=np.int32), *xs])[0]
+        return self.over(body, carry, [varying(jnp.arange(xs[0].shape[0], dtype=np.int32)), *xs])[0]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

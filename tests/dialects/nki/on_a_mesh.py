@@ -284,6 +284,28 @@ def test_each_device_has_its_own_trip_counts():
         np.testing.assert_allclose(jax.jit(jax.grad(loss))(x), 2 * x * times, rtol=1e-5)
 
 
+@nki.jit
+def staircase(x):
+    """Row i: x, halved and increased by one i + 2 times more than the row before."""
+    out, here = hbm((5, x.shape[1])), nl.load(x)
+    for i in range(5):
+        for _ in range(i + 2):
+            nisa.tensor_scalar(here, here, nl.multiply, 0.5, op1=nl.add, operand1=1.0)
+        nl.store(out[i : i + 1], here)
+    return out
+
+
+def test_static_loops_whose_length_grows():
+    x = random(8, 3)
+    assert "repeat 2..6:" in str(nkijax.trace(staircase, x[:1]))
+    powers = 0.5 ** np.cumsum(np.arange(2, 7))[:, None]
+    plain = lambda x: 2 + (x - 2) * jnp.asarray(powers, np.float32)  # noqa: E731
+    got, want = (mapped(f, MESH, P("x"), P("x")) for f in (nkijax.function(staircase), plain))
+    np.testing.assert_allclose(got(x), want(x), rtol=1e-6)
+    for g, w in zip(*(jax.vjp(f, x)[1](want(x)) for f in (got, want)), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5)
+
+
 def test_shared_weights_in_loops_of_own_length():
     """A weight that all devices share gets one gradient, summed after the loops: they turn differently often."""
 
