@@ -20,14 +20,16 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from nkijax.linear import Linear, linear_map
+from nkijax.products import of_matrices
 
 Function = Callable[..., list[jax.Array]]
 
 
 def silent(f: Function, args: Sequence[jax.Array]) -> list[jax.Array]:
     """`f(*args)`, a list of arrays, with such a derivative."""
-    jaxpr, n = jax.make_jaxpr(f)(*args), len(args)
-    return _call(lambda *given: eval_jaxpr(jaxpr.jaxpr, given[n:], *given[:n]), *args, *jaxpr.consts)
+    closed, n = jax.make_jaxpr(f)(*args), len(args)
+    jaxpr = of_matrices(closed.jaxpr)
+    return _call(lambda *given: eval_jaxpr(jaxpr, given[n:], *given[:n]), *args, *closed.consts)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
