@@ -36,7 +36,7 @@ def _is_of_tiles(e: JaxprEqn) -> bool:
     if e.primitive is not lax.dot_general_p:
         return False
     (contracted, _), (batch, _) = e.params["dimension_numbers"]
-    return not batch and len(contracted) == 1 and all(v.aval.ndim > 2 for v in e.invars)
+    return not batch and len(contracted) == 1 and all(v.aval.ndim > 2 for v in e.invars)  # type: ignore[attr-defined]
 
 
 def _product(x: jax.Array, y: jax.Array, dimension_numbers: Any, **params: Any) -> jax.Array:
