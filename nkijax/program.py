@@ -71,8 +71,13 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple]:
 
 def _views(values: Sequence[Any]) -> list[View]:
     """The views among operands, of which some are tuples of views."""
-    flat = [v for value in values for v in (value if type(value) is tuple else (value,))]
-    return [v for v in flat if type(v) is View]
+    out = []
+    for value in values:
+        if type(value) is View:
+            out.append(value)
+        elif type(value) is tuple:
+            out += [v for v in value if type(v) is View]
+    return out
 
 
 def view_token(v: View) -> tuple:
@@ -159,9 +164,12 @@ class Record:
             value = getattr(self, name)
             one = lambda v, n=is_number: view(v) if type(v) is View else number(v) if n and v is not None else v  # noqa: E731
             changes[name] = tuple(one(v) for v in value) if isinstance(value, tuple) else one(value)
+        return self.changed(**changes)
+
+    def changed(self, **changes: Any) -> typing.Self:
+        """A copy with other values in some fields: `dataclasses.replace` of what is known to be well formed."""
         new = object.__new__(type(self))
-        for f in fields(typing.cast(Any, self)):
-            object.__setattr__(new, f.name, changes.get(f.name, getattr(self, f.name)))
+        vars(new).update(vars(self), **changes)
         return new
 
     def with_numbers(self, numbers: Sequence[float], buffers: Sequence[Buffer]) -> typing.Self:

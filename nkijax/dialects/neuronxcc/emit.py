@@ -313,7 +313,7 @@ def _redirect(value: Tile, view: View) -> bool:
     if (own.shape[0], own.size) != (view.shape[0], view.size) or view.memory is not own.memory:
         return False
     plain = {"accumulate": False, "addend": None} if isinstance(made, NcMatmul) else {}
-    changed = dataclasses.replace(made, dst=view, **plain)  # type: ignore[call-arg]
+    changed = made.changed(dst=view, **plain)
     if not recorder.redirect(made, changed):
         return False
     value.moved, value.made = changed, None
@@ -352,7 +352,7 @@ def _accumulate(dst: Tensor, value: Tile) -> bool:
             return False
         where = Region(dst.shape, (where.box[0], *((0, n) for n in dst.shape[1:])))
     view = operand(dst, None, where, "matmul")
-    changed = dataclasses.replace(made, dst=view, addend=view, accumulate=True)
+    changed = made.changed(dst=view, addend=view, accumulate=True)
     if not recorder.redirect(made, changed):
         return False
     value.moved, value.made = changed, None
