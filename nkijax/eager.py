@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nkijax import access, dtypes
-from nkijax.access import Address
+from nkijax.address import Address, valid
 from nkijax.errors import OutOfRange
 from nkijax.machine import Memory, Target
 from nkijax.program import Instruction, Masked
@@ -103,7 +103,7 @@ class _Read:
     def valid(self, operand: View) -> jax.Array:
         """Which run-time indices are inside; an error for those that are not, unless the instruction skips them."""
         address = self._memory.address(operand, self._group)
-        ok = access.valid(address)
+        ok = valid(address)
         if not self._instruction.skips() and not bool(ok.all()):
             bad = int(np.asarray(address.index).reshape(-1)[int(np.argmin(np.asarray(ok)))])
             raise OutOfRange(f"{self._instruction.api} operand", bad, int(address.limit or 0), None, operand)

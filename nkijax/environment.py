@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nkijax import access, dtypes
-from nkijax.access import Address
+from nkijax.address import Address, covers
 from nkijax.plan import axis
 from nkijax.program import Instruction, Masked, Program, Repeat
 from nkijax.reversible import varying
@@ -257,7 +257,7 @@ class Environment:
         """Write elements as they are: in the view's dtype and shape, behind `axes`."""
         allowed = self.place.axes_of(a.family)
         address, moving = self.address(a, allowed)
-        if access.covers(address):
+        if covers(address):
             s, own = self.fresh(a.family), tuple(r for r in allowed if r in axes)
         else:
             s = self.stored(a.family)

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from nkijax import access, dtypes, scanned, turns
+from nkijax import dtypes, scanned, turns
+from nkijax.address import Index, index_of, valid
 from nkijax.derivative import silent
 from nkijax.environment import ERROR, TRIPS, Axes, Environment, Key, Place, Stored
 from nkijax.errors import KernelError, OutOfRange
@@ -194,7 +195,7 @@ class _Lowering:
     def _valid(self, record: Instruction, a: Access, env: Environment) -> jax.Array:
         """Which run-time indices are inside; where the instruction does not skip, note the first that is not."""
         address, _ = env.address(a, ())
-        ok = access.valid(address)
+        ok = valid(address)
         if not record.skips():
             index = address.index
             assert index is not None
@@ -255,13 +256,13 @@ class _Lowering:
             y = jnp.moveaxis(y, 0, order.index(node))
             env.at(inside).put(a, y, order)
 
-    def _count(self, node: Repeat, place: Place) -> access.Index:
+    def _count(self, node: Repeat, place: Place) -> Index:
         """The turns of a ragged repeat, here."""
         assert node.counts is not None
         repeats = self.where.inside[id(node)][0].repeats
         around = repeats[: repeats.index(node)]  # the counts are the same in all turns of batched ones
         zero = jnp.int32(0)
-        return access.index_of(node.counts, [place.index[r] if r in place.index else zero for r in around])
+        return index_of(node.counts, [place.index[r] if r in place.index else zero for r in around])
 
     def _carried(self, node: Repeat | Loop | LoopLeaf, apart: frozenset = frozenset()) -> list[Key]:
         written = sorted(self.how.written[id(node)] - apart, key=lambda f: f.buffer.index)

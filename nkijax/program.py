@@ -73,10 +73,7 @@ def _views(values: Sequence[Any]) -> list[View]:
     """The views among operands, of which some are tuples of views."""
     out = []
     for value in values:
-        if type(value) is View:
-            out.append(value)
-        elif type(value) is tuple:
-            out += [v for v in value if type(v) is View]
+        out += [value] if type(value) is View else [v for v in value if type(v) is View] if type(value) is tuple else []
     return out
 
 
@@ -167,7 +164,7 @@ class Record:
         return self.changed(**changes)
 
     def changed(self, **changes: Any) -> typing.Self:
-        """A copy with other values in some fields: `dataclasses.replace` of what is known to be well formed."""
+        """A copy with other values in some fields, without the checks of a constructor."""
         new = object.__new__(type(self))
         vars(new).update(vars(self), **changes)
         return new

@@ -1,6 +1,7 @@
 """Reads and writes by patterns, against NumPy index arithmetic."""
 
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nkijax import access, box
-from nkijax.access import Address
+from nkijax.address import Address, covers, valid
 
 
 def index_array(strides, shape, offset):
@@ -82,7 +83,7 @@ def test_write_is_indexed_assignment(case):
     want = data.ravel().copy()
     want[index] = value
     np.testing.assert_array_equal(np.asarray(got).ravel(), want)
-    assert not access.covers(a) or index.size == data.size
+    assert not covers(a) or index.size == data.size
 
 
 def test_slices_of_tiles_are_boxes_not_gathers():
@@ -118,8 +119,8 @@ def test_scalar_index_moves_the_pattern_and_is_clamped_not_wrapped():
     a = lambda i: address((4, 6), (1,), (3,), 1, scalar=i, stride=6, limit=4)  # noqa: E731
     for i in range(4):
         np.testing.assert_array_equal(access.read(data, a(jnp.int32(i))), data[i, 1:4])
-        assert bool(access.valid(a(jnp.int32(i))))
-    assert not bool(access.valid(a(jnp.int32(4)))) and not bool(access.valid(a(jnp.int32(-1))))
+        assert bool(valid(a(jnp.int32(i))))
+    assert not bool(valid(a(jnp.int32(4)))) and not bool(valid(a(jnp.int32(-1))))
 
 
 @pytest.mark.parametrize("columns", [(0, 6), (2, 3)])
@@ -209,3 +210,21 @@ def test_slots_that_are_read_and_written_in_shapes_of_their_own_are_updated_in_p
     text = loop.lower(jnp.ones((n, p, f))).compile().as_text()
     copied = [np.prod([int(k) for k in shape.split(",")]) for shape in re.findall(r"= f32\[([\d,]+)\]\S* copy\(", text)]
     assert n * p * f not in copied
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tiles_side_by_side_that_do_not_fill_a_row_are_a_box(dynamic):
+    """A batched repeat over the whole tiles of a row with a rest, of a weight of one of several experts: no gather."""
+    natural, strides, shape = (4, 6, 2, 84), (32, 84, 168, 1), (2, 2, 6, 32)
+    a = address(natural, strides, shape, 4)
+    data, value = np.arange(np.prod(natural), dtype=np.float32).reshape(natural), -np.ones(shape, np.float32)
+    for expert in (3, 1) if dynamic else (0,):
+        scalar = dict(scalar=jnp.int32(expert), stride=6 * 2 * 84, limit=4) if dynamic else {}
+        index = index_array(strides, shape, 4 + expert * 6 * 2 * 84)
+        np.testing.assert_array_equal(access.read(jnp.asarray(data), replace(a, **scalar)), data.ravel()[index])
+        want = data.ravel().copy()
+        want[index] = value
+        got = access.write(jnp.asarray(data), replace(a, **scalar), jnp.asarray(value))
+        np.testing.assert_array_equal(np.asarray(got).ravel(), want)
+        text = str(jax.make_jaxpr(lambda x, s=scalar: access.read(x, replace(a, **s)))(data))
+        assert "gather" not in text

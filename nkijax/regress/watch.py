@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nkijax import access, arrays, dtypes
+from nkijax.address import Address
 from nkijax.eager import Eager
 from nkijax.program import Instruction, Loop, Node, Program
 from nkijax.view import Buffer, View
@@ -122,7 +123,7 @@ class Provenance(Watch):
         noted = access.write(jnp.asarray(self._of(view.buffer)), self._numbers_at(view, group), mark)
         self._writers[view.buffer] = np.asarray(noted)
 
-    def _numbers_at(self, view: View, group: int) -> access.Address:
+    def _numbers_at(self, view: View, group: int) -> Address:
         return replace(self.address(view, group), dtype="int32")
 
     @staticmethod
