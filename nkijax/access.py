@@ -6,7 +6,7 @@ likewise rebind, `dynamic_update_slice`, or scatter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -72,7 +72,7 @@ def _sliced(spans: tuple[int, ...], x: jax.Array, *starts: Index) -> jax.Array:
 def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = False) -> jax.Array:
     """The storage with the addressed elements replaced; what a run-time index puts outside is dropped.
 
-    `apart` says that `value` was computed from other elements of `array`.
+    `apart` says that `value` was computed from other elements of `array`, and that it, or these, are reshaped for it.
     """
     address, downward = upward(address)
     value = _flip(value, downward)
@@ -86,9 +86,9 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
         at = _flat_index(address)
         if address.scalar is not None:
             at = jnp.where(valid(address), at, np.int32(2**31 - 1))
-        out = updated(scatter, flat.reshape(-1), value, at)
+        out = _scattered(scatter, flat.reshape(-1), value, at, apart)
     elif address.rows is not None:
-        out = _scatter_rows(flat, address, box, value)
+        out = _scatter_rows(flat, address, box, value, apart)
     else:
         shape, starts, spans = window(address, box, axis)
         x = _from_pattern(value, address, box)
@@ -99,7 +99,7 @@ def write(array: jax.Array, address: Address, value: jax.Array, apart: bool = Fa
             at = [jnp.int32(s) for s in starts]
             checked = address.scalar is not None
             x, steps = (x.reshape(spans), (1,) * len(spans)) if max(box.steps) == 1 else (x, box.steps)
-            placed = Placed(spans, steps, checked, apart and shape != array.shape)
+            placed = Placed(spans, steps, checked, apart)
             fixed = all(isinstance(s, int) for s in starts)
             out = (placed.put if fixed else placed)(old, x, *((valid(address),) if checked else ()), *at)
     return _from_dtype(out, array, address.dtype)
@@ -191,7 +191,17 @@ def _gather_rows(flat: jax.Array, address: Address, box: Box) -> jax.Array:
     return _to_pattern(x, address, box)
 
 
-def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array) -> jax.Array:
+def _scattered(
+    scatter: Callable[..., jax.Array], old: jax.Array, x: jax.Array, at: jax.Array, apart: bool
+) -> jax.Array:
+    """A scatter into `old`; where `x` is made of other elements of it, a choice between its elements and new ones."""
+    if not apart:
+        return updated(scatter, old, x, at)
+    new = updated(scatter, jnp.zeros_like(old), x, at)
+    return jnp.where(scatter(jnp.zeros(old.shape, bool), jnp.ones(x.shape, bool), at), new, old)
+
+
+def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array, apart: bool) -> jax.Array:
     n = len(box.radixes)
     rows = address.shape[address.row_dim]
     sized = Box(box.radixes, box.units, (rows, *box.sizes[1:]), box.steps, box.order)
@@ -202,7 +212,8 @@ def _scatter_rows(flat: jax.Array, address: Address, box: Box, value: jax.Array)
     def scatter(old: jax.Array, x: jax.Array, at: jax.Array) -> jax.Array:
         return lax.scatter(old, at, x, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
-    return updated(scatter, flat.reshape(box.radixes), _from_pattern(value, address, sized), _row_starts(address, box))
+    x, at = _from_pattern(value, address, sized), _row_starts(address, box)
+    return _scattered(scatter, flat.reshape(box.radixes), x, at, apart)
 
 
 # ---- dtypes

@@ -114,6 +114,15 @@ def box_of(address: Address) -> tuple[Box | None, int]:
     return (None, -1) if found is None else (box, found)
 
 
+def reshapes(address: Address) -> bool:
+    """Whether reads or writes take the storage in a shape that is not its own."""
+    address, _ = upward(address)
+    whole = joined(address) if address.columns is None and box_of(address)[0] is None else None
+    address = address if whole is None else whole.address
+    box, _ = box_of(address)
+    return box is None or box.radixes != address.natural and _in_own_shape(address, box) is None
+
+
 @dataclass(frozen=True)
 class Joined:
     """A pattern with the dimensions together that are one stretch: tiles side by side in a row that they do not fill.
@@ -173,12 +182,18 @@ def window(address: Address, box: Box, axis: int) -> tuple[tuple[int, ...], list
     Arrays that are sliced and updated as they are, XLA updates in place; of a reshaped one that is read in another
     shape, too, it makes the update twice, of a copy each.
     """
-    tables, spans = box.starts(address.offsets), box.spans
-    natural = box.radixes == address.natural or box.sizes == box.radixes or math.prod(address.natural) != address.size
-    found = None if natural or address.scalar is not None else boxes.in_shape(box, tables, address.natural)
-    if found is not None and max(box.steps) == 1:
+    found = _in_own_shape(address, box)
+    if found is not None:
         return address.natural, [index_of(table, address.indices) for table in found[0]], found[1]
-    return box.radixes, _starts(address, box, axis), spans
+    return box.radixes, _starts(address, box, axis), box.spans
+
+
+def _in_own_shape(address: Address, box: Box) -> tuple[list[np.ndarray], tuple[int, ...]] | None:
+    """Start tables and spans of a box in the shape of its storage, where that is not the box's own; or None."""
+    same = box.radixes == address.natural or box.sizes == box.radixes or math.prod(address.natural) != address.size
+    if same or address.scalar is not None or max(box.steps) > 1:
+        return None
+    return boxes.in_shape(box, box.starts(address.offsets), address.natural)
 
 
 def _starts(address: Address, box: Box, axis: int) -> list[Index]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nkijax import access, dtypes
-from nkijax.address import Address, covers
+from nkijax.address import Address, covers, reshapes
 from nkijax.plan import axis
 from nkijax.program import Instruction, Masked, Program, Repeat
 from nkijax.reversible import varying
@@ -76,20 +76,22 @@ class Environment:
         arrays: dict[Key, Stored] | None = None,
         place: Place | None = None,
         sources: dict[Family, frozenset[Family]] | None = None,
+        looks: dict[Family, dict[Any, bool]] | None = None,
     ):
         self.program, self.where = program, where
         self.sources = {} if sources is None else sources  # see `feeds`
+        self.looks = {} if looks is None else looks  # which reads of each family reshape it, or are of another dtype
         self.precise = program.target.precise
         self.arrays = {} if arrays is None else arrays
         self.place = place or Place()
 
     def at(self, place: Place) -> Environment:
         """The same memory, elsewhere in the walk."""
-        return Environment(self.program, self.where, self.arrays, place, self.sources)
+        return Environment(self.program, self.where, self.arrays, place, self.sources, self.looks)
 
     def fork(self, place: Place) -> Environment:
         """A copy: what the body of a loop does to it stays there."""
-        return Environment(self.program, self.where, dict(self.arrays), place)
+        return Environment(self.program, self.where, dict(self.arrays), place, looks=self.looks)
 
     # ---- whole arrays
 
@@ -192,6 +194,7 @@ class Environment:
             if merged is None:
                 return contract(*self.load(a), summing)
             address, moving = merged
+        self._look(a, address, self.looks.setdefault(a.family, {}))
         read = partial(access.read, address=address)
         for _ in s.axes:
             read = jax.vmap(read)
@@ -199,6 +202,18 @@ class Environment:
         axes = (*s.axes, *moving)
         order = self.place.ordered([axes])
         return x.transpose([*(axes.index(r) for r in order), *range(len(axes), x.ndim)]), order
+
+    def _look(self, a: Access, address: Address, looks: dict[Any, bool]) -> None:
+        if a.family.buffer.memory.on_chip:
+            key = address.dtype, address.strides, address.shape, address.offsets.shape, address.offsets.tobytes()
+            if key not in looks:
+                looks[key] = a.view.dtype != a.family.buffer.dtype or reshapes(address)
+
+    def _reshaped(self, a: Access, address: Address) -> bool:
+        """Whether a write, or a read so far, takes a storage in a shape or as a dtype that is not its own."""
+        looks = dict(self.looks.get(a.family, {}))
+        self._look(a, address, looks)
+        return any(looks.values())
 
     def immediate(self, table: np.ndarray, bound: Bound) -> tuple[jax.Array, Axes]:
         """An immediate that varies over the repeats around, and its axes."""
@@ -263,7 +278,7 @@ class Environment:
             s = self.stored(a.family)
             own = tuple(r for r in allowed if r in axes or r in s.axes)
         x = spread(x, axes, (*own, *moving))
-        write = partial(access.write, address=address, apart=a.family in sources)
+        write = partial(access.write, address=address, apart=a.family in sources and self._reshaped(a, address))
         for _ in own:
             write = jax.vmap(write)
         self.sources[a.family] = sources | self.sources.get(a.family, frozenset())

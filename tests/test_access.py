@@ -169,6 +169,20 @@ def test_an_update_computed_from_permuted_elements_of_the_same_storage(dtype, wi
     np.testing.assert_array_equal(jax.jit(step)(x).astype(np.float32), step(x).astype(np.float32))
 
 
+def test_an_update_computed_by_a_gather_from_the_same_storage():
+    natural, size = (4, 128, 600), 128 * 600
+    blocks = address(natural, (size, 256, 128, 600, 1), (4, 2, 2, 128, 127), 0)
+    turned = address(natural, (size, 256, 128, 1, 600), (4, 2, 2, 128, 127), 0)
+    rows, diagonals = (address(natural, (size, *s), (4, 128, 100), 7) for s in ((600, 1), (1, 856)))
+
+    def step(x):
+        x = access.write(x * 2, blocks, access.read(x * 2, turned) * 3, apart=True)
+        return access.write(x, rows, access.read(x, diagonals) * 3, apart=True)
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=natural), np.float32)
+    np.testing.assert_array_equal(jax.jit(step)(x), step(x))
+
+
 def test_views_of_another_dtype_share_bits():
     data = jnp.array([[1.0, -2.0]], jnp.float32)
     words = access.read(data, address((1, 4), (1,), (4,), 0, "uint16"))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nkijax.address import Address, box_of, covers, index_of, joined, upward, valid
+from nkijax.address import Address, box_of, covers, index_of, joined, reshapes, upward, valid
 
 
 def address(natural, strides, shape, offsets=0, **more):
@@ -56,3 +56,18 @@ def test_stretches_that_are_boxes_when_joined():
     np.testing.assert_array_equal(one.apart(one.together(jnp.asarray(x))), x)
     assert joined(address((6, 84), (30, 84, 1), (2, 6, 32))) is None, "they overlap"
     assert joined(address((6, 84), (40, 84, 1), (2, 6, 32))) is None, "with gaps"
+
+
+@pytest.mark.parametrize(
+    "strides, shape, reshaped",
+    [
+        ((84, 1), (6, 40), False),
+        ((504, 84, 1), (2, 6, 84), False),  # slots
+        ((84, 21, 1), (6, 2, 21), False),  # a stretch of each row
+        ((32, 84, 1), (2, 6, 32), False),  # when joined
+        ((84, 42, 1), (6, 2, 21), True),
+        ((84, 1, 1), (6, 5, 5), True),  # a gather
+    ],
+)
+def test_what_takes_a_storage_in_another_shape(strides, shape, reshaped):
+    assert reshapes(address((4, 6, 84), strides, shape)) == reshaped

@@ -10,7 +10,7 @@ import pytest
 import nkijax
 import nkijax.dialects.nki.isa as nisa
 import nkijax.dialects.nki.language as nl
-from nkijax import dtypes
+from nkijax import access, dtypes
 from nkijax.environment import Place, contract, spread
 from nkijax.program import Repeat
 from tests import SHIPPED
@@ -78,3 +78,29 @@ def test_storage_is_not_updated_while_its_old_elements_are_needed(dtype, loops):
     options = SHIPPED if jax.default_backend() == "cpu" else None
     run = jax.jit(nkijax.function(transposed_in_place, loops=loops), compiler_options=options)
     np.testing.assert_allclose(run(x, g), want, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("windows, apart", [(([1, 3], [1, 100]), True), (([100, 3], [1, 100]), False)])
+def test_updates_are_kept_apart_from_reads_that_reshape(monkeypatch, windows, apart):
+    """XLA on a CPU would update the rows of (128, 600) while it reads them flat, by a gather: too late for some."""
+    seen = []
+    write = access.write
+
+    def spy(array, value, address, apart):
+        seen.append(apart)
+        return write(array, address, value, apart)
+
+    def kernel(x):
+        tile = nl.ndarray((128, 600), nl.float32)
+        nisa.dma_copy(tile, x)
+        data = tile.ap([[600, 128], *map(list, windows)], offset=50)
+        nisa.tensor_scalar(tile[:, 0:300].reshape((128, 3, 100)), data, nl.multiply, 3.0)
+        out = nl.ndarray((128, 600), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(out, tile)
+        return out
+
+    x = np.random.default_rng(0).normal(size=(128, 600)).astype(np.float32)
+    want = nkijax.run(kernel, x, eager=True)
+    monkeypatch.setattr(access, "write", spy)
+    np.testing.assert_array_equal(jax.jit(nkijax.function(kernel))(x), want)
+    assert seen == [False, apart, False]
