@@ -41,7 +41,7 @@ def _read(array: jax.Array, address: Address) -> jax.Array:
     if spans != shape:
         fixed = [s for s in starts if isinstance(s, int)]
         if len(fixed) == len(starts):
-            x = lax.slice(x, fixed, [s + n for s, n in zip(fixed, spans, strict=True)])
+            x = lax.slice(x, fixed, [s + n for s, n in zip(fixed, spans, strict=True)], (1,) * x.ndim)
         else:
             x = _sliced(spans, x, *starts)
     x = x.reshape(box.spans)

@@ -259,7 +259,7 @@ class Environment:
         lead = tuple(r.count for r in axes)
         x = dtypes.cast(jnp.asarray(value), a.view.dtype, self.precise).reshape(lead + a.view.shape)
         if a in self.place.deferred:
-            self.place.deferred[a] = Stored(x, axes)
+            self.place.deferred[a] = self._last(a, Stored(x, axes))
             return
         if mask is not None:
             old, old_axes = self.load(a)
@@ -267,6 +267,15 @@ class Environment:
             mask = spread(mask.reshape(lead + a.view.shape), axes, every)
             x, axes = jnp.where(mask, spread(x, axes, every), spread(old, old_axes, every)), every
         self.put(a, x, axes, sources)
+
+    def _last(self, a: Access, s: Stored) -> Stored:
+        """What a scan hands out of the batched repeats in it to which a storage is private: the last turn's."""
+        scanned = max(k for k, r in enumerate(a.repeats) if r in self.place.index)
+        for r in self.place.axes_of(a.family):
+            if r in s.axes and r in a.repeats[scanned:]:
+                rest = tuple(other for other in s.axes if other is not r)
+                s = Stored(jnp.take(s.array, r.count - 1, axis=s.axes.index(r)), rest)
+        return s
 
     def put(self, a: Access, x: jax.Array, axes: Axes, sources: frozenset[Family] = frozenset()) -> None:
         """Write elements as they are: in the view's dtype and shape, behind `axes`."""

@@ -111,3 +111,55 @@ def every(jaxpr):
         for p in e.params.values():
             inner = getattr(p, "jaxpr", p)
             yield from every(inner) if hasattr(inner, "eqns") else ()
+
+
+@pytest.mark.parametrize("loops", ["scan", "vmap", "auto"])
+def test_a_scan_hands_out_the_last_turn_of_what_is_private_inside(loops):
+    """Products that each turn of an inner repeat overwrites, of which the outer one, a scan, gives the last."""
+
+    def kernel(x):
+        out, last = (nl.ndarray(shape, nl.float32, nl.shared_hbm) for shape in ((3, 4, 4), (4, 4)))
+        chained = nl.zeros((4, 4), nl.float32)
+        products = [nl.ndarray((4, 4), nl.float32, nl.psum) for _ in range(3)]
+        for i in range(3):
+            for j in range(2):
+                t = nl.ndarray((8, 4), nl.float32)
+                nisa.dma_copy(t, x[2 * i + j])
+                nisa.nc_matmul(products[i], t, t, accumulate=False)
+            nisa.tensor_scalar(chained, chained, nl.multiply, 0.5, op1=nl.add, operand1=1.0)
+        for i in range(3):
+            nisa.dma_copy(out[i], nl.copy(products[i]))
+        nisa.dma_copy(last, chained)
+        return out, last
+
+    x = np.random.default_rng(0).random((6, 8, 4), np.float32)
+    got, last = nkijax.run(kernel, x, loops=loops)
+    np.testing.assert_allclose(got, np.einsum("ikm,ikn->imn", x[1::2], x[1::2]), rtol=1e-5)
+    assert (last == 1.75).all()
+
+
+def test_gradients_of_parts_of_a_constant_that_a_dynamic_loop_slices():
+    """They gather in a reference; JAX (0.10.2) cannot transpose a slice without strides into one."""
+
+    def kernel(x, n):
+        out, total = nl.ndarray((4, 3), nl.float32, nl.shared_hbm), nl.zeros((4, 3), nl.float32)
+        count = nisa.register_alloc()
+        nisa.register_load(count, nl.load(n))
+
+        def body(_):
+            nisa.tensor_tensor(total, total, nl.load(x[2:6, 1:4]), nl.add)
+            nisa.tensor_tensor(total, total, nl.load(x[0:4, 0:3]), nl.multiply)
+
+        nl.fori_loop(0, count, body)
+        nl.store(out, total)
+        return out
+
+    def plain(x):
+        total = jnp.zeros((4, 3))
+        for _ in range(3):
+            total = (total + x[2:6, 1:4]) * x[0:4, 0:3]
+        return total
+
+    x, n = np.random.default_rng(0).random((6, 5), np.float32), np.array([[3]], np.int32)
+    got = jax.jit(jax.grad(lambda x: nkijax.function(kernel)(x, n).sum()))(x)
+    np.testing.assert_allclose(got, jax.grad(lambda x: plain(x).sum())(x), rtol=1e-5)
