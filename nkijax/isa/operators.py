@@ -225,6 +225,11 @@ def _silu_dx(x: jax.Array) -> jax.Array:
     return s * (1 + x * (1 - s))
 
 
+def _sign(x: jax.Array) -> jax.Array:
+    """-1, 0 or 1; of -0.0 it is 0.0, where XLA's compiler and its constant folding differ."""
+    return jnp.where(x == 0, jnp.zeros_like(x), jnp.sign(x))
+
+
 def _sin(x: jax.Array) -> jax.Array:
     """Sine inside [-pi, pi]; outside, the cubic that the hardware extrapolates."""
     t = x - jnp.sign(x) * math.pi
@@ -235,7 +240,7 @@ _ACTIVATION_ROWS = (
     Activation("copy", lambda x: x),
     Activation("square", jnp.square),
     Activation("abs", jnp.abs),
-    Activation("sign", jnp.sign),
+    Activation("sign", _sign),
     Activation("relu", jax.nn.relu),
     Activation("prelu", lambda x, slope: jnp.where(x > 0, x, slope * x), parameter=True),
     Activation("sigmoid", lax.logistic),

@@ -296,3 +296,11 @@ def test_packed_dtypes_take_no_arithmetic():
         AssertionError, match="nki.isa.some dst: packed x4 types take no arithmetic, got float8_e4m3fn_x4"
     ):
         operators.not_packed(Fake(), "dst")  # type: ignore[arg-type]
+
+
+def test_the_sign_of_minus_zero_is_zero_however_it_is_compiled():
+    """XLA folds sign(-0.0) to 0.0 and computes -0.0, of which the reciprocal is -inf."""
+    sign = ACTIVATIONS["sign"].function
+    for x in (sign(jnp.float32(-0.0)), jax.jit(sign)(jnp.float32(-0.0)), jax.jit(lambda: sign(jnp.float32(-0.0)))()):
+        assert x == 0 and not np.signbit(x)
+    assert np.isnan(sign(jnp.float32(np.nan)))
